@@ -1,0 +1,154 @@
+"""What a stage knows of an array: its abstract value, and the context it is used in.
+
+This module imports nothing of the package.
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import attrs
+import jax
+import numpy as np
+from beartype import beartype
+
+
+@final
+@attrs.frozen(eq=False)
+class ArraySharding:
+    """Where a committed array lives; equal if JAX's dispatch takes one for the other."""
+
+    sharding: jax.sharding.Sharding
+    ndim: int
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ArraySharding):
+            return NotImplemented
+        return self.ndim == other.ndim and self.sharding.is_equivalent_to(
+            other.sharding, self.ndim
+        )
+
+    def __hash__(self) -> int:
+        devices = frozenset(self.sharding.device_set)
+        return hash((devices, self.sharding.memory_kind, self.ndim))
+
+    def __str__(self) -> str:
+        spec = getattr(self.sharding, "spec", None)
+        if spec is not None:
+            return f"{spec} over {dict(self.sharding.mesh.shape)}"  # pyright: ignore[reportAttributeAccessIssue]  # only named shardings have a spec
+        return ", ".join(sorted(map(str, self.sharding.device_set)))
+
+
+@final
+@attrs.frozen
+class Aval:
+    """The abstract value of one dynamic leaf."""
+
+    shape: tuple[Any, ...]
+    dtype: Any
+    weak_type: bool
+    sharding: ArraySharding | None
+
+    def __str__(self) -> str:
+        shape = ",".join(map(str, self.shape))
+        return f"{np.dtype(self.dtype).name if isinstance(self.dtype, np.dtype) else self.dtype}[{shape}]"
+
+    def struct(self) -> jax.ShapeDtypeStruct:
+        """The same as JAX's own type."""
+        sharding = None if self.sharding is None else self.sharding.sharding
+        return jax.ShapeDtypeStruct(
+            self.shape, self.dtype, sharding=sharding, weak_type=self.weak_type
+        )
+
+
+def aval_of(leaf: Any) -> Aval:
+    """The abstract value of an array, a tracer, a number or a `jax.ShapeDtypeStruct`."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        dtype, sharding = jax.dtypes.canonicalize_dtype(leaf.dtype), leaf.sharding
+        shape, weak_type = leaf.shape, bool(leaf.weak_type)
+    else:
+        typed: Any = jax.typeof(leaf)
+        shape, dtype, weak_type = typed.shape, typed.dtype, typed.weak_type
+        sharding = None
+        if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
+            sharding = leaf.sharding if leaf.committed else None
+    sharding = getattr(sharding, "sharding", sharding)  # a `Format` has a layout too
+    placed = (
+        ArraySharding(sharding, len(shape))
+        if isinstance(sharding, jax.sharding.Sharding)
+        else None
+    )
+    return Aval(tuple(shape), dtype, weak_type, placed)
+
+
+@final
+@beartype
+@attrs.frozen(kw_only=True)
+class Context:
+    """What of JAX's configuration shapes a program.
+
+    The names are those of JAX's own options, without `jax_`; `mesh` is the mesh that is
+    set by `jax.set_mesh`, or `None`.
+    """
+
+    enable_x64: bool
+    default_matmul_precision: str | None
+    numpy_dtype_promotion: str
+    numpy_rank_promotion: str
+    default_prng_impl: str
+    threefry_partitionable: bool
+    mesh: Any = None
+
+    def numerics(self) -> tuple[tuple[str, Any], ...]:
+        """All but the mesh, by name: what decides the numbers that a program computes."""
+        return tuple(
+            (field.name, getattr(self, field.name))
+            for field in attrs.fields(Context)
+            if field.name != "mesh"
+        )
+
+
+def current_context() -> Context:
+    """The context in force here and now."""
+    config: Any = jax.config
+    mesh = jax.sharding.get_abstract_mesh()
+    return Context(
+        enable_x64=config.jax_enable_x64,
+        default_matmul_precision=config.jax_default_matmul_precision,
+        numpy_dtype_promotion=config.jax_numpy_dtype_promotion,
+        numpy_rank_promotion=config.jax_numpy_rank_promotion,
+        default_prng_impl=config.jax_default_prng_impl,
+        threefry_partitionable=config.jax_threefry_partitionable,
+        mesh=None if mesh is None or mesh.empty else mesh,
+    )
+
+
+def abstract(
+    shape: tuple[int, ...],
+    dtype: Any,
+    *,
+    sharding: jax.sharding.Sharding | None = None,
+    weak_type: bool = False,
+) -> Any:
+    """A `jax.ShapeDtypeStruct`, typed `Any` so that it may stand for an array.
+
+    Type checkers refuse a `ShapeDtypeStruct` where a parameter is an `Array`.
+
+    **Arguments:**
+
+    - `shape`: the shape, a tuple of sizes.
+    - `dtype`: the dtype, or anything that `jax.numpy.dtype` takes.
+    - `sharding`: where the array will live; `None` for wherever it is.
+    - `weak_type`: whether the dtype gives way to others, as that of `jnp.asarray(1.0)`.
+
+    **Returns:** a `jax.ShapeDtypeStruct`.
+
+    **Raises:** `TypeError` if JAX has no such dtype.
+
+    ```python
+    import jax, jax.numpy as jnp, staged
+
+    traced = staged.jit(jnp.sin).trace(staged.abstract((3,), jnp.float32))
+    ```
+    """
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding, weak_type=weak_type)

@@ -1,0 +1,234 @@
+"""The call of an executable: checked against its record, explained where it fails.
+
+The hot path flattens once, compares the structure, and goes to JAX's C++ dispatch, which
+knows every signature that has been checked before. This module uses all of the above.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from itertools import compress
+from typing import Any, NoReturn
+
+import attrs
+import jax
+import jax.tree_util as jtu
+
+from . import _jax
+from ._abstract import ArraySharding, aval_of, current_context
+from ._call import BoundCall, is_dynamic, path_of
+from ._diff import Difference, listed
+from ._donation import explain_buffers
+from ._equinox import waiting
+from ._errors import AbstractArgumentError, CallMismatchError, StagedError
+from ._guards import require_top_level
+from ._output import unpack
+from ._staging import Staging
+from ._static import strict_key
+
+
+_NUMBERS = frozenset((bool, int, float, complex))
+
+
+class _Refused(Exception):
+    """A signature that the executable was not made for."""
+
+
+@attrs.frozen(eq=False)
+class Caller:
+    """How one executable is called.
+
+    `numbers` are the inputs for which JAX's dispatch would take a Python number for an
+    array; `targets` are the shardings to copy to, if that was asked for.
+    """
+
+    staging: Staging
+    call: BoundCall
+    dispatch: Callable[..., Any]
+    plain: int
+    treedef: Any
+    statics: tuple[tuple[int, Any, Any], ...]
+    numbers: tuple[int, ...]
+    targets: tuple[Any, ...] | None
+    wanted: tuple[Any, ...]
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result for some arguments."""
+        if kwargs or len(args) != self.plain:
+            values = self.staging.binder.bind(args, kwargs)
+        else:
+            values = args
+        inputs, treedef = _jax.flatten(values)
+        if treedef != self.treedef:
+            return self._explain(args, kwargs, None)
+        if self.statics:
+            for index, value, key in self.statics:
+                leaf = inputs[index]
+                if leaf is not value and not _same(leaf, key):
+                    return self._explain(args, kwargs, None)
+            inputs = compress(inputs, self.call.partition.mask)
+        if self.numbers or self.targets:
+            inputs = list(inputs)
+            if any(type(inputs[index]) in _NUMBERS for index in self.numbers):
+                return self._explain(args, kwargs, None)
+            if self.targets:
+                inputs = list(map(_placed, inputs, self.targets))
+        try:
+            return unpack(self.dispatch(*inputs))
+        except StagedError:
+            raise
+        except (_Refused, TypeError, ValueError, RuntimeError) as error:
+            return self._explain(args, kwargs, error)
+
+    def _explain(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception | None
+    ) -> Any:
+        """Raise the error that says why a call failed, or `error` if it is not ours."""
+        staging, name = self.staging, self.call.fun_name
+        keyed = jtu.tree_leaves_with_path(staging.binder.bind(args, kwargs))
+        parameters = staging.binder.parameters
+        require_top_level(
+            [leaf for _, leaf in keyed],
+            [path_of(parameters, keys) for keys, _ in keyed],
+            name,
+        )
+        given, inputs = staging.bind(args, kwargs)
+        self._refuse_abstract(given, inputs)
+        buffers = explain_buffers(inputs, given.dynamic_paths, given.donated_mask, name)
+        if buffers is not None:
+            raise buffers from None
+        found = tuple(d for d in self.call.diff(given) if self._counts(d, given))
+        if found:
+            raise CallMismatchError(
+                f"`{name}`: the call is not the one that it was compiled for.\n"
+                f"{listed(found)}\n"
+                "Call it as it was traced, stage it anew for this call, or call the "
+                "jitted function, which compiles whatever it is called with.",
+                differences=found,
+            ) from None
+        if error is not None:
+            raise error
+        # Equal by our comparison, though not by the structure's own: NaN, say.
+        return unpack(self.dispatch(*inputs))
+
+    def _refuse_abstract(self, given: BoundCall, inputs: Sequence[Any]) -> None:
+        for path, leaf in zip(given.dynamic_paths, inputs, strict=True):
+            if not isinstance(leaf, jax.ShapeDtypeStruct):
+                continue
+            name = self.call.fun_name
+            carried = any(leaf is x for x in jtu.tree_leaves(self.staging.binder.carried))
+            if carried:
+                raise AbstractArgumentError(
+                    f"`{name}` was traced for a function whose own arrays are abstract.\n"
+                    f"  `{path}` is {aval_of(leaf)}, a shape and dtype without values.\n"
+                    "Give it a function with arrays: `compiled.with_fun(fun)(...)`.",
+                    path=path,
+                )
+            raise abstract_argument(name, path, leaf)
+
+    def _counts(self, difference: Difference, given: BoundCall) -> bool:
+        """Whether the executable cannot overlook a difference of two records."""
+        if difference.kind == "weak type":
+            return bool(difference.expected)
+        if difference.kind == "context":
+            return difference.path != "jax.config.mesh"
+        if difference.kind != "sharding" or not isinstance(
+            difference.given, ArraySharding
+        ):
+            return difference.kind != "sharding"
+        wanted = self.wanted[given.dynamic_paths.index(difference.path)]
+        ndim = difference.given.ndim
+        return wanted is not None and ArraySharding(wanted, ndim) != difference.given
+
+
+def abstract_argument(name: str, path: str, leaf: Any) -> AbstractArgumentError:
+    """The error for an abstract value where a call computes."""
+    return AbstractArgumentError(
+        f"`{name}` was called with an abstract value.\n"
+        f"  `{path}`: expected an array, given a ShapeDtypeStruct of {aval_of(leaf)}.\n"
+        "Abstract values are for `trace`, `lower` and `eval_shape`; pass an array.",
+        path=path,
+    )
+
+
+def _same(leaf: Any, key: Any) -> bool:
+    try:
+        return strict_key(leaf) == key
+    except Exception:
+        return False  # what cannot be compared is refused with a reason
+
+
+def _placed(leaf: Any, target: Any) -> Any:
+    if target is None or not isinstance(leaf, jax.Array):
+        return leaf
+    if isinstance(leaf, jax.core.Tracer) or not leaf.committed:
+        return leaf
+    if leaf.sharding.is_equivalent_to(target, leaf.ndim):
+        return leaf
+    return jax.device_put(leaf, target)
+
+
+def place(leaves: Sequence[Any], targets: Sequence[Any]) -> list[Any]:
+    """Copy committed arrays that are elsewhere to where they are wanted."""
+    return list(map(_placed, leaves, targets))
+
+
+def make_caller(
+    staging: Staging, call: BoundCall, compiled: jax.stages.Compiled, *, waits: bool
+) -> Caller:
+    """The caller of an executable."""
+    inner = _jax.compiled_miss(compiled)
+    paths, name, dynamic = call.dynamic_paths, call.fun_name, staging.options.dynamic
+
+    def miss(*leaves: Any) -> tuple[Any, Any, Any]:
+        require_top_level(leaves, paths, name)
+        if current_context().numerics() != call.context.numerics():
+            raise _Refused
+        for leaf, aval in zip(leaves, call.avals, strict=True):
+            if isinstance(leaf, jax.ShapeDtypeStruct) or not is_dynamic(dynamic, leaf):
+                raise _Refused
+            given = aval_of(leaf)
+            same = given.shape == aval.shape and given.dtype == aval.dtype
+            if not same or (aval.weak_type and not given.weak_type):
+                raise _Refused
+        if not waits:
+            return inner(*leaves)
+        __equinox_jit_id__ = os.urandom(16)
+        outputs, _, flag = waiting(__equinox_jit_id__, inner, *leaves)
+        return outputs, None, flag
+
+    def without_jit(*leaves: Any) -> Any:
+        return miss(*leaves)[0]
+
+    places = [i for i, m in enumerate(call.partition.mask) if not m]
+    keys = map(strict_key, call.statics)
+    wanted = tuple(_jax.input_shardings(compiled))
+    numbers = tuple(
+        index
+        for index, aval in enumerate(call.avals)
+        if aval.shape == ()
+        and (aval.weak_type or aval.dtype == bool)
+        and not is_dynamic(dynamic, 1.0)
+    )
+    return Caller(
+        staging,
+        call,
+        _jax.dispatcher(name, without_jit, miss),
+        staging.binder.plain,
+        call.partition.treedef,
+        tuple(zip(places, call.statics, keys, strict=True)),
+        numbers,
+        wanted if staging.options.reshard else None,
+        wanted,
+    )
+
+
+def refuse(found: tuple[Difference, ...], name: str) -> NoReturn:
+    """Raise for a function that an executable cannot be called with."""
+    raise CallMismatchError(
+        f"`{name}`: the function is not like the one that it was compiled for.\n"
+        f"{listed(found)}\n"
+        "Give a function of the same structure, or stage the new one.",
+        differences=found,
+    )

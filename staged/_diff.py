@@ -1,0 +1,176 @@
+"""The differences of two calls, leaf by leaf, in the user's own terms.
+
+This module uses `_abstract` and `_static`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, final
+
+import attrs
+import jax.tree_util as jtu
+from beartype import beartype
+
+from ._abstract import Aval
+from ._static import one_level, static_parts, strict_key
+
+
+Kind = Literal[
+    "function",
+    "structure",
+    "shape",
+    "dtype",
+    "weak type",
+    "sharding",
+    "static value",
+    "donation",
+    "context",
+]
+
+
+@final
+@beartype
+@attrs.frozen(kw_only=True)
+class Difference:
+    """One difference between two calls: where, of what kind, expected and given.
+
+    `path` is a tree path in terms of the parameters, such as `model.layers[0].weight`.
+    `expected` and `given` are the values themselves: a shape, a dtype, a static value.
+    """
+
+    path: str
+    kind: Kind
+    expected: Any
+    given: Any
+
+    def __str__(self) -> str:
+        what = f"`{self.path}`" if self.path else "the function"
+        expected, given = _text(self.expected), _text(self.given)
+        return f"{what}: compiled for {expected}, given {given} ({self.kind})"
+
+
+@attrs.frozen
+class Description:
+    """Words for what stands at a place, where no value can be shown."""
+
+    words: str
+
+    def __str__(self) -> str:
+        return self.words
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, (Aval, Description)) or value is None:
+        return str(value)
+    if hasattr(value, "devices") or isinstance(value, str) and value.startswith("not "):
+        return str(value)
+    return repr(value)
+
+
+def differences(
+    expected: Mapping[str, Any], given: Mapping[str, Any]
+) -> Iterator[Difference]:
+    """Compare trees by name; their dynamic leaves are abstract values (`Aval`)."""
+    for name in [*expected, *(n for n in given if n not in expected)]:
+        if name in expected and name in given:
+            yield from _compare(name, expected[name], given[name])
+        else:
+            yield Difference(
+                path=name,
+                kind="structure",
+                expected=_describe(expected.get(name, _NOTHING)),
+                given=_describe(given.get(name, _NOTHING)),
+            )
+
+
+_NOTHING = Description("nothing")
+
+
+def _describe(tree: Any) -> Any:
+    """A leaf itself, or the type of a node."""
+    children, treedef = one_level(tree)
+    if treedef.node_data() is None or tree is None:
+        return tree
+    return Description(f"a {type(tree).__name__} of {len(children)}")
+
+
+def _compare(path: str, expected: Any, given: Any) -> Iterator[Difference]:
+    ours, our_node = one_level(expected)
+    theirs, their_node = one_level(given)
+    if our_node.node_data() is None or their_node.node_data() is None:
+        yield from _compare_leaves(path, expected, given)
+        return
+    if type(expected) is not type(given):
+        yield _structure(path, expected, given)
+        return
+    yield from _compare_static(path, (expected, our_node), (given, their_node))
+    our_children = {jtu.keystr(keys): child for keys, child in ours}
+    their_children = {jtu.keystr(keys): child for keys, child in theirs}
+    for key in dict.fromkeys([*our_children, *their_children]):
+        below = path + key
+        if key in our_children and key in their_children:
+            yield from _compare(below, our_children[key], their_children[key])
+        else:
+            yield _structure(
+                below,
+                our_children.get(key, _NOTHING),
+                their_children.get(key, _NOTHING),
+            )
+
+
+def _structure(path: str, expected: Any, given: Any) -> Difference:
+    return Difference(
+        path=path,
+        kind="structure",
+        expected=_describe(expected),
+        given=_describe(given),
+    )
+
+
+def _compare_static(
+    path: str, expected: tuple[Any, Any], given: tuple[Any, Any]
+) -> Iterator[Difference]:
+    """The static fields of two nodes of one type."""
+    ours, theirs = static_parts(*expected), static_parts(*given)
+    for (name, mine), (_, other) in zip(ours, theirs, strict=False):
+        if _differ(mine, other):
+            yield Difference(
+                path=path + name, kind="static value", expected=mine, given=other
+            )
+
+
+def _differ(ours: Any, theirs: Any) -> bool:
+    try:
+        return strict_key(ours) != strict_key(theirs)
+    except TypeError:
+        return True
+
+
+def _compare_leaves(path: str, expected: Any, given: Any) -> Iterator[Difference]:
+    if isinstance(expected, Aval) and isinstance(given, Aval):
+        for kind, field in _FIELDS:
+            ours, theirs = getattr(expected, field), getattr(given, field)
+            if ours != theirs:
+                yield Difference(path=path, kind=kind, expected=ours, given=theirs)
+    elif isinstance(expected, Aval) or isinstance(given, Aval):
+        yield _structure(path, expected, given)
+    elif one_level(expected)[1] != one_level(given)[1]:
+        yield _structure(path, expected, given)
+    elif _differ(expected, given):
+        yield Difference(
+            path=path, kind="static value", expected=expected, given=given
+        )
+
+
+_FIELDS: tuple[tuple[Kind, str], ...] = (
+    ("shape", "shape"),
+    ("dtype", "dtype"),
+    ("weak type", "weak_type"),
+    ("sharding", "sharding"),
+)
+
+
+def listed(found: Iterable[Difference]) -> str:
+    """The lines of a message that list differences."""
+    return "\n".join(f"  {difference}" for difference in found)

@@ -1,0 +1,241 @@
+"""What is donated, and what happens when no output can use it.
+
+This module uses `_errors`, `_jax` and `_signature`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import threading
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
+from typing import Any, Literal
+
+import attrs
+import jax
+import jax.tree_util as jtu
+
+from . import _jax
+from ._errors import DonationError, OptionError
+from ._signature import Binder, Origin, Owner, Parameter, Plan
+
+
+DonateWord = Literal["all", "all-except-first", "warn", "warn-except-first", "none"]
+Donate = DonateWord | str | Iterable[str]
+UnusedDonation = Literal["ignore", "warn", "error"]
+
+_WORDS = ("all", "all-except-first", "warn", "warn-except-first", "none")
+
+
+@attrs.frozen
+class Donation:
+    """Equinox's words, or names of parameters; and what to do if a buffer is unused."""
+
+    function: bool
+    first: bool
+    rest: bool
+    names: tuple[str, ...]
+    unused: UnusedDonation
+
+    @property
+    def any(self) -> bool:
+        """Whether anything can be donated at all."""
+        return self.function or self.first or self.rest or bool(self.names)
+
+    def check_names(self, binder: Binder) -> None:
+        """Refuse the name of a parameter that the function does not have."""
+        parameters = binder.parameters.items
+        if any(p.kind is Parameter.VAR_KEYWORD for p in parameters):
+            return
+        known = [p.name for p in parameters]
+        for name in self.names:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                raise OptionError(
+                    f"`{binder.fun_name}`: `donate` names {name!r}, which is no "
+                    f"parameter of it.\n"
+                    f"  expected one of {known}, or one of Equinox's words: "
+                    f"{', '.join(map(repr, _WORDS))}.{hint}",
+                    option="donate",
+                )
+
+    def leaves(self, binder: Binder, plan: Plan, values: Sequence[Any]) -> list[bool]:
+        """For each leaf of the parameters' values: is it donated if it is an array?"""
+        if not self.any:
+            return [False] * len(jtu.tree_leaves(values))
+        positional = (
+            Parameter.POSITIONAL_ONLY,
+            Parameter.POSITIONAL_OR_KEYWORD,
+            Parameter.VAR_POSITIONAL,
+        )
+        opened = binder.opened
+        owners = [o for _, o in (*opened.values, *opened.keywords.values())]
+        first = Owner.CALL not in owners  # else the instance was the first one
+        donated: list[bool] = []
+        for parameter, source, value in zip(
+            binder.parameters.items, plan.sources, values, strict=True
+        ):
+            for name, token, item in _items(parameter, source, value):
+                if token[0] == Origin.CARRIED.value:
+                    answer = self._carried(owners[token[1]], name)
+                elif first and parameter.kind in positional:
+                    answer, first = self.first, False
+                else:
+                    answer = self.rest
+                if self.names and token[0] != Origin.CARRIED.value:
+                    answer = name in self.names or parameter.name in self.names
+                answer = answer and token[0] != Origin.DEFAULT.value
+                donated += [answer] * len(jtu.tree_leaves(item))
+        return donated
+
+    def _carried(self, owner: Owner, name: str) -> bool:
+        if owner is Owner.PARTIAL:
+            return False
+        if self.names:
+            return name in self.names
+        return self.first if owner is Owner.CALL else self.function
+
+
+def _items(
+    parameter: Parameter, source: Any, value: Any
+) -> Iterator[tuple[str, tuple[int, Any], Any]]:
+    """The values of one parameter, in the order in which JAX flattens them."""
+    if parameter.kind is Parameter.VAR_POSITIONAL:
+        for token, item in zip(source, value, strict=True):
+            yield parameter.name, token, item
+    elif parameter.kind is Parameter.VAR_KEYWORD:
+        for name in sorted(source):
+            yield name, source[name], value[name]
+    else:
+        yield parameter.name, source, value
+
+
+def parse_donation(donate: Any, unused: Any) -> Donation:
+    """The options `donate` and `unused_donation` of `jit`; raises `OptionError`."""
+    if unused not in (None, "ignore", "warn", "error"):
+        raise OptionError(
+            "`jit(unused_donation=...)` must be 'ignore', 'warn' or 'error', "
+            f"given {unused!r}.",
+            option="unused_donation",
+        )
+    if isinstance(donate, str) and donate in _WORDS:
+        everything = donate in ("all", "warn")
+        rest = donate != "none"
+        silent: UnusedDonation = "ignore" if donate.startswith("all") else "warn"
+        return Donation(rest, everything, rest, (), unused or silent)
+    names = (donate,) if isinstance(donate, str) else donate
+    if not isinstance(names, Iterable) or isinstance(names, (bytes, dict)):
+        names = (names,)
+    names = tuple(names)
+    if not all(isinstance(name, str) for name in names):
+        raise OptionError(
+            f"`jit(donate=...)` must be one of {', '.join(map(repr, _WORDS))}, or "
+            f"names of parameters, given {donate!r}.",
+            option="donate",
+        )
+    return Donation(False, False, False, names, unused or "warn")
+
+
+# --- buffers that no output can use -----------------------------------------------
+
+_filters = threading.Lock()
+
+
+def lower_quietly(traced: jax.stages.Traced, **options: Any) -> jax.stages.Lowered:
+    """Lower without JAX's own warning on donation, which does not name the argument.
+
+    Python's warning filters belong to the whole process: one thread at a time.
+    """
+    with _filters, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Some donated buffers were not")
+        return traced.lower(**options)
+
+
+def check_lowered(
+    lowered: jax.stages.Lowered,
+    paths: Sequence[str],
+    donated: Sequence[bool],
+    unused: UnusedDonation,
+    fun_name: str,
+) -> bool:
+    """Report the donated leaves that no output can use; whether XLA decides on some."""
+    if unused == "ignore" or not any(donated):
+        return False
+    usable = _jax.donation_of_arguments(lowered, len(paths))
+    _report(paths, donated, [u is not False for u in usable], unused, fun_name)
+    return any(u is None and d for u, d in zip(usable, donated, strict=True))
+
+
+def check_compiled(
+    compiled: jax.stages.Compiled,
+    paths: Sequence[str],
+    donated: Sequence[bool],
+    unused: UnusedDonation,
+    fun_name: str,
+) -> None:
+    """The same for what XLA decided."""
+    aliased = _jax.aliased_arguments(compiled, len(paths))
+    _report(paths, donated, [a is not False for a in aliased], unused, fun_name)
+
+
+def _report(
+    paths: Sequence[str],
+    donated: Sequence[bool],
+    usable: Sequence[bool],
+    unused: UnusedDonation,
+    fun_name: str,
+) -> None:
+    wasted = tuple(
+        path for path, d, u in zip(paths, donated, usable, strict=True) if d and not u
+    )
+    if not wasted:
+        return
+    message = (
+        f"Some donated buffers were not usable: `{fun_name}` donates "
+        f"{_quoted(wasted)}, but no output has the same shape, dtype and sharding, or "
+        "the function does not use it.\n"
+        "Donate only what an output can replace, by the names of parameters, or pass "
+        "`unused_donation='ignore'`."
+    )
+    if unused == "error":
+        raise DonationError(message, paths=wasted)
+    warnings.warn(message, UserWarning, stacklevel=2)
+
+
+def explain_buffers(
+    leaves: Sequence[Any], paths: Sequence[str], donated: Sequence[bool], fun_name: str
+) -> DonationError | None:
+    """The error for leaves that are deleted, or donated and given twice; else `None`."""
+    gone = tuple(
+        path
+        for leaf, path in zip(leaves, paths, strict=True)
+        if isinstance(leaf, jax.Array)
+        and not isinstance(leaf, jax.core.Tracer)
+        and leaf.is_deleted()
+    )
+    if gone:
+        return DonationError(
+            f"`{fun_name}`: {_quoted(gone)} is a deleted array: its buffer was donated "
+            "to an earlier call, or deleted.\n"
+            "Use the array that the earlier call returned, or do not donate it.",
+            paths=gone,
+        )
+    first: dict[int, str] = {}
+    given = set(map(id, compress(leaves, donated)))
+    for leaf, path in zip(leaves, paths, strict=True):
+        if id(leaf) in given and id(leaf) in first:
+            twice = (first[id(leaf)], path)
+            return DonationError(
+                f"`{fun_name}`: {_quoted(twice)} are one array, whose buffer is "
+                "donated: it can be given only once.\n"
+                "Pass a copy (`jnp.copy`), or do not donate it.",
+                paths=twice,
+            )
+        first.setdefault(id(leaf), path)
+    return None
+
+
+def _quoted(paths: Sequence[str]) -> str:
+    return ", ".join(f"`{path}`" for path in paths)

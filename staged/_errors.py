@@ -1,0 +1,153 @@
+"""The errors of `staged`, each with its facts as data.
+
+```
+StagedError
+├── OptionError            (ValueError)    an option of `jit` or of a stage is wrong
+├── SignatureError         (TypeError)     the arguments do not fit the function's signature
+├── StaticLeafError        (TypeError)     a static value cannot be compared or may change unseen
+├── CallMismatchError      (TypeError)     a call differs from the one that was compiled
+├── AbstractArgumentError  (TypeError)     an abstract value was given where an array is due
+├── TopLevelOnlyError      (TypeError)     a compiled function was called under a trace
+├── ClosedOverTracerError  (TypeError)     a function that is to be traced closes over a tracer
+├── DonationError          (RuntimeError)  a donated buffer is gone, given twice, or unusable
+└── PlatformMismatchError  (ValueError)    a lowering is for devices that are not here
+```
+
+Each message reads: what failed, with the function's name; where; what was expected and
+what was given; what to do. This module imports nothing of the package.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+
+if TYPE_CHECKING:
+    from ._diff import Difference
+
+
+class StagedError(Exception):
+    """The root of every error that `staged` raises itself."""
+
+    __module__ = "staged"
+
+
+@final
+class OptionError(StagedError, ValueError):
+    """An option of `staged.jit` or of a stage is unknown, or has a wrong value.
+
+    `option` is its name.
+    """
+
+    __module__ = "staged"
+
+    def __init__(self, message: str, *, option: str) -> None:
+        super().__init__(message)
+        self.option = option
+
+
+@final
+class SignatureError(StagedError, TypeError):
+    """The arguments of a call do not fit the signature of the function `fun_name`."""
+
+    __module__ = "staged"
+
+    def __init__(self, message: str, *, fun_name: str) -> None:
+        super().__init__(message)
+        self.fun_name = fun_name
+
+
+@final
+class StaticLeafError(StagedError, TypeError):
+    """A static value cannot be hashed and compared, or hides arrays that may change.
+
+    `path` says where it stands, in terms of the function's parameters.
+    """
+
+    __module__ = "staged"
+
+    def __init__(self, message: str, *, path: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+@final
+class CallMismatchError(StagedError, TypeError):
+    """A call differs from the one that a stage was made for.
+
+    `differences` holds every `staged.Difference`, in the order of the parameters.
+    """
+
+    __module__ = "staged"
+
+    def __init__(self, message: str, *, differences: tuple[Difference, ...]) -> None:
+        super().__init__(message)
+        self.differences = differences
+
+
+@final
+class AbstractArgumentError(StagedError, TypeError):
+    """A call that computes was given a shape and dtype, at `path`, instead of an array."""
+
+    __module__ = "staged"
+
+    def __init__(self, message: str, *, path: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+@final
+class TopLevelOnlyError(StagedError, TypeError):
+    """A compiled function was called inside a JAX transformation.
+
+    `path` names the traced argument, or is `None` when every argument is concrete;
+    `transformation` names the transformation as far as JAX tells them apart.
+    """
+
+    __module__ = "staged"
+
+    def __init__(self, message: str, *, path: str | None, transformation: str) -> None:
+        super().__init__(message)
+        self.path = path
+        self.transformation = transformation
+
+
+@final
+class ClosedOverTracerError(StagedError, TypeError):
+    """A function that is to be traced ahead of time closes over tracers.
+
+    `names` holds, for each of them, the variable that refers to it, or its type when
+    no variable could be found. The tracers themselves are not kept.
+    """
+
+    __module__ = "staged"
+
+    def __init__(self, message: str, *, names: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.names = names
+
+
+@final
+class DonationError(StagedError, RuntimeError):
+    """A donated buffer was used again, was given twice, or no output can use it.
+
+    `paths` holds the tree path of every leaf that is concerned.
+    """
+
+    __module__ = "staged"
+
+    def __init__(self, message: str, *, paths: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.paths = paths
+
+
+@final
+class PlatformMismatchError(StagedError, ValueError):
+    """A lowering is for `platforms`, none of which is `here`."""
+
+    __module__ = "staged"
+
+    def __init__(self, message: str, *, platforms: tuple[str, ...], here: str) -> None:
+        super().__init__(message)
+        self.platforms = platforms
+        self.here = here

@@ -1,0 +1,200 @@
+"""The one module that touches `jax._src`: everything that JAX does not say in public.
+
+Supported are JAX 0.9 to 0.12. Each function says which private fact it stands on. It
+imports nothing of the package.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax._src import config, core, source_info_util, traceback_util, tree_util
+from jax._src.api import jit as _jit
+from jax._src.interpreters import pxla
+from jax._src.lib import _jax as _lib
+
+
+_HERE = Path(__file__).parent
+for _file in _HERE.glob("_*.py"):
+    # Our frames are as uninteresting in a user's traceback as JAX's own.
+    traceback_util.register_exclusion(str(_file))
+
+flatten: Callable[[Any], tuple[list[Any], Any]] = tree_util.default_registry.flatten
+"""`jax.tree_util.tree_flatten` without its Python frame."""
+
+jit = _jit
+"""`jax.jit` itself: Equinox replaces the public name when `EQX_ON_ERROR=breakpoint`."""
+
+Miss = Callable[..., tuple[Any, Any, Any]]
+"""`(*leaves) -> (outputs, data for the fast path or None, flag)`, as JAX's C++ asks."""
+
+
+# --- dispatch ---------------------------------------------------------------------
+
+
+def dispatcher(name: str, fun: Callable[..., Any], miss: Miss) -> Callable[..., Any]:
+    """A C++ function of flat leaves that calls `miss` for each signature it has not seen.
+
+    A signature is the leaves' shapes, dtypes, weak types and shardings, and all of JAX's
+    configuration, a surrounding trace included: so what `miss` checks once holds for
+    every later call that does not reach it. `fun` runs under `jax.disable_jit`.
+    """
+    return _lib.pjit(
+        name,
+        fun,
+        miss,
+        [],
+        [],
+        pxla.JitGlobalCppCacheKeys(),
+        tree_util.dispatch_registry,
+        pxla.cc_shard_arg,
+    )
+
+
+def jit_miss(jitted: Any) -> Miss:
+    """What the C++ part of a `jax.jit` function calls when its cache misses."""
+    return jitted._cache_miss
+
+
+def compiled_miss(compiled: jax.stages.Compiled) -> Miss:
+    """The same for an executable, which has a fast path unless it calls back to Python."""
+    raw: Any = compiled
+    fast = raw._executable.create_cpp_call(raw._params)
+    if fast is not None:
+        return fast._cache_miss
+
+    def miss(*leaves: Any) -> tuple[Any, Any, Any]:
+        return compiled(*leaves), None, False
+
+    return miss
+
+
+# --- traces -----------------------------------------------------------------------
+
+_TRANSFORMATIONS = {
+    "DynamicJaxprTrace": "jit/make_jaxpr/eval_shape/scan/cond/while_loop",
+    "LinearizeTrace": "grad/vjp/linearize",
+    "JaxprTrace": "grad/vjp/linearize",
+    "JVPTrace": "jvp/grad",
+    "BatchTrace": "vmap",
+    "ShardMapTrace": "shard_map",
+}
+
+
+def may_compute() -> bool:
+    """Whether concrete arrays are computed with at once, here and now.
+
+    So it is at the top level, and under `jax.ensure_compile_time_eval()`, which only its
+    private flag shows: the surrounding trace stays the current one.
+    """
+    return core.trace_ctx.is_top_level() or bool(config.eager_constant_folding.value)
+
+
+def transformation(tracer: Any = None) -> str:
+    """The transformation that made `tracer`, or the current one, as JAX tells them apart."""
+    trace: Any = core.trace_ctx.trace if tracer is None else tracer._trace
+    name = type(trace).__name__
+    return _TRANSFORMATIONS.get(name, name.removesuffix("Trace"))
+
+
+# --- traced -----------------------------------------------------------------------
+
+
+def captured_constants(traced: jax.stages.Traced) -> list[Any]:
+    """What a traced function closed over: arrays, and tracers of a surrounding trace."""
+    raw: Any = traced
+    return [*raw._consts, *raw.jaxpr.consts]
+
+
+def line_that_uses(traced: jax.stages.Traced, tracer: Any) -> str | None:
+    """`file:line` of the first use of a captured tracer, where JAX still knows it."""
+    raw: Any = traced
+    jaxpr = getattr(raw.jaxpr, "jaxpr", raw.jaxpr)
+    variables = [*jaxpr.invars[: len(raw._consts)], *jaxpr.constvars]
+    values = captured_constants(traced)
+    wanted = [v for v, value in zip(variables, values, strict=False) if value is tracer]
+    for eqn in jaxpr.eqns:
+        if any(v is w for v in eqn.invars for w in wanted):
+            return source_info_util.summarize(eqn.source_info)
+    return None
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """All equations of a jaxpr, those of the jaxprs in their parameters included."""
+    seen: set[int] = set()
+    pending = [jaxpr]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, (tuple, list)):
+            pending.extend(item)
+        elif hasattr(item, "eqns") and id(item) not in seen:
+            seen.add(id(item))
+            for eqn in item.eqns:
+                yield eqn
+                pending.extend(eqn.params.values())
+
+
+# --- lowered and compiled ---------------------------------------------------------
+
+
+def platform(lowered: jax.stages.Lowered) -> str:
+    """The platform of a lowering for one, by the name that `lowering_platforms` takes."""
+    raw: Any = lowered
+    return raw._lowering._platforms[0]
+
+
+def platform_here() -> str:
+    """The platform of this machine's default devices, by the same kind of name."""
+    client: Any = jax.local_devices()[0].client
+    return getattr(client, "_raw_platform", client.platform)
+
+
+def donation_of_arguments(lowered: jax.stages.Lowered, count: int) -> list[bool | None]:
+    """For each of `count` flat arguments: will a donated buffer of it be used?
+
+    `None` means that JAX leaves the decision to XLA. An argument that the program does
+    not read is dropped before it, so that its buffer cannot be used.
+    """
+    raw: Any = lowered
+    offset = len(raw._lowering.const_args)
+    kept = sorted(i for i in raw._lowering.compile_args["kept_var_idx"] if i >= offset)
+    module: Any = lowered.compiler_ir("stablehlo")
+    (main,) = (op for op in module.body.operations if op.name.value == "main")
+    attributes = list(main.arg_attrs) if kept else []
+    usable: list[bool | None] = [False] * count
+    # Tokens and hoisted constants stand in front of the arguments.
+    for index, entry in zip(reversed(kept), reversed(attributes), strict=False):
+        if "tf.aliasing_output" in entry:
+            usable[index - offset] = True
+        elif "jax.buffer_donor" in entry:
+            usable[index - offset] = None
+    return usable
+
+
+def aliased_arguments(
+    compiled: jax.stages.Compiled, count: int
+) -> Sequence[bool | None]:
+    """For each of `count` flat arguments: does the executable reuse its buffer?
+
+    The executable's text says it, in its first line. All `None` if there is no text.
+    """
+    raw: Any = compiled
+    text = compiled.as_text()
+    if text is None:
+        return [None] * count
+    header = text.split("\n", 1)[0]
+    found = re.search(r"input_output_alias=\{(.*?)\}, \w+=", header)
+    numbers = re.findall(r": \((\d+),", found.group(1)) if found else ()
+    offset = len(raw._params.const_args)
+    kept = sorted(raw._executable._kept_var_idx)
+    aliased = {kept[int(n)] - offset for n in numbers}
+    return [i in aliased for i in range(count)]
+
+
+def input_shardings(compiled: jax.stages.Compiled) -> list[Any]:
+    """The sharding that the executable wants for each flat argument; `None` if dropped."""
+    return list(compiled.input_shardings[0])

@@ -1,0 +1,363 @@
+"""`jit` and what it returns: the entrance to the stages, and the ordinary call.
+
+This module uses all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MethodType
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, final, overload
+
+import attrs
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+
+from . import _jax
+from ._call import BoundCall
+from ._calling import abstract_argument, place
+from ._donation import Donate, UnusedDonation, explain_buffers
+from ._errors import OptionError, StagedError
+from ._guards import reaches_tracer
+from ._options import UNSPECIFIED, Options, parse_options
+from ._output import unpack
+from ._programs import Program, Programs, make_program, programs_for
+from ._signature import Form, call_object, function_parts
+from ._stages import Lowered, Traced, make_traced
+from ._staging import Staging, code_roots
+
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+Q = ParamSpec("Q")
+T = TypeVar("T")
+
+
+@attrs.frozen(eq=False)
+class _Entry:
+    """What a `Jitted` does, apart from the object, so that nothing refers to itself."""
+
+    staging: Staging
+    programs: Programs
+
+    @property
+    def _name(self) -> str:
+        return self.staging.binder.fun_name
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The ordinary call."""
+        binder = self.staging.binder
+        if kwargs or len(args) != binder.plain:
+            values = binder.bind(args, kwargs)
+        else:
+            values = args
+        found = self.programs.find(values)
+        if found is None:
+            found = self._first(args, kwargs)
+        program, inputs = found
+        options = self.staging.options
+        if options.reshard and options.in_shardings:
+            call, _ = self.staging.bind(args, kwargs)
+            targets = options.shardings(call.by_name, call.partition.mask, self._name)
+            inputs = place(inputs, targets or ())
+        try:
+            return unpack(program.call(*inputs))
+        except StagedError:
+            raise
+        except (TypeError, ValueError, RuntimeError) as error:
+            self._explain(args, kwargs, error)
+            raise
+
+    def _first(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Program, Sequence[Any]]:
+        """The program of a call that is not known yet, and its inputs."""
+        call, inputs = self.staging.bind(args, kwargs)
+        for path, leaf in zip(call.dynamic_paths, inputs, strict=True):
+            if isinstance(leaf, jax.ShapeDtypeStruct):
+                raise abstract_argument(self._name, path, leaf)
+        program = self._program(call)
+        if self.programs.get(call) is program:
+            values = self.staging.binder.bind(args, kwargs)
+            self.programs.remember(call, program, values)
+        return program, inputs
+
+    def _program(self, call: BoundCall) -> Program:
+        program = self.programs.get(call)
+        if program is None:
+            core = self.staging.opened.core
+            source = core
+            if core is call_object:
+                source = type(self.staging.opened.values[0][0]).__call__
+            program = make_program(call, core, source, self.staging.options)
+            if _jax.may_compute() or not reaches_tracer(self._statics(call)):
+                program = self.programs.add(call, program)
+        return program
+
+    def _statics(self, call: BoundCall) -> list[tuple[str, Any]]:
+        return [root for root in code_roots(self.staging, call)][1:]
+
+    def _explain(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
+    ) -> None:
+        """Raise our error for arguments that no program can take."""
+        call, inputs = self.staging.bind(args, kwargs)
+        paths, donated = call.dynamic_paths, call.donated_mask
+        buffers = explain_buffers(inputs, paths, donated, self._name)
+        if buffers is not None:
+            raise buffers from error
+
+    def trace(self, /, *args: Any, **kwargs: Any) -> Traced[Any, Any]:
+        """See `Jitted.trace`."""
+        try:
+            call, traced = self._traced(args, kwargs)
+            return make_traced(self.staging, call, traced)
+        except StagedError as error:
+            # The error is to keep no tracer alive, nor this frame's variables.
+            del args, kwargs
+            raise error.with_traceback(None) from None
+
+    def _traced(self, args: Any, kwargs: Any) -> tuple[BoundCall, Any]:
+        call, inputs = self.staging.bind(args, kwargs)
+        return call, self._program(call).jitted.trace(*inputs)
+
+    def lower(self, /, *args: Any, **kwargs: Any) -> Lowered[Any, Any]:
+        """See `Jitted.lower`."""
+        return self.trace(*args, **kwargs).lower()
+
+    def eval_shape(self, /, *args: Any, **kwargs: Any) -> Any:
+        """See `Jitted.eval_shape`."""
+        _, traced = self._traced(args, kwargs)
+        return unpack(traced.out_info)
+
+    def clear_cache(self) -> None:
+        """See `Jitted.clear_cache`."""
+        self.programs.clear()
+
+
+@final
+class Jitted(Generic[P, R]):
+    """A function that `jit` returned: callable, and the entrance to the stages.
+
+    It is a pytree whose leaves are those of the function, and a descriptor, so that a
+    decorated method binds its instance.
+    """
+
+    __wrapped__: Callable[P, R]
+
+    def __init__(self, entry: _Entry, parts: Any, aux: Any) -> None:
+        fun = entry.staging.fun
+        self._entry = entry
+        self._parts = parts
+        self._aux = aux
+        self.__wrapped__ = fun
+        # A decorator that replaces this object by a function, as `beartype.claw` does
+        # with one in a module, copies what stands here. Bound to the entry and not to
+        # the object, they make no cycle.
+        self.__dict__.update(
+            trace=entry.trace,
+            lower=entry.lower,
+            eval_shape=entry.eval_shape,
+            clear_cache=entry.clear_cache,
+        )
+        for name in ("__module__", "__doc__", "__annotations__", "__isabstractmethod__"):
+            value = getattr(fun, name, None)
+            if value is not None and not isinstance(value, property):
+                self.__dict__[name] = value
+        self.__name__ = entry.staging.binder.fun_name
+        self.__qualname__ = getattr(fun, "__qualname__", self.__name__)
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function: traced and compiled at the first call of each kind.
+
+        Inside a transformation it is inlined, differentiated and batched.
+        """
+        return self._entry.call(args, kwargs)
+
+    def trace(self, /, *args: P.args, **kwargs: P.kwargs) -> Traced[P, R]:
+        """Trace the function for a call, without running it.
+
+        **Arguments:** those of the function. Each array may be a
+        `jax.ShapeDtypeStruct`, typed as [`staged.abstract`][], or a tracer.
+
+        **Returns:** a [`staged.Traced`][].
+
+        **Raises:** [`staged.SignatureError`][], [`staged.StaticLeafError`][], and
+        [`staged.ClosedOverTracerError`][] if the function closes over a tracer.
+
+        ```python
+        import jax.numpy as jnp, staged
+
+        traced = staged.jit(jnp.add).trace(jnp.ones(3), staged.abstract((), jnp.float32))
+        assert traced.out_info.shape == (3,)
+        ```
+        """
+        return self._entry.trace(*args, **kwargs)
+
+    def lower(self, /, *args: P.args, **kwargs: P.kwargs) -> Lowered[P, R]:
+        """The same as `trace(...).lower()`."""
+        return self._entry.lower(*args, **kwargs)
+
+    def eval_shape(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The result's shapes and dtypes, as `jax.eval_shape` gives them.
+
+        This is the way to them inside a transformation, whatever the function closes
+        over. Static values in the result are there as they are.
+        """
+        return self._entry.eval_shape(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """Forget every program, so that the next call traces anew."""
+        self._entry.clear_cache()
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        method = MethodType(self.staging.fun, instance)
+        return make_jitted(method, self.staging.options, bound=True)
+
+    def __repr__(self) -> str:
+        return f"staged.jit({self.__wrapped__!r})"
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
+        """The trees that the function carries, and all else."""
+        return self._parts, self._aux
+
+    @property
+    def staging(self) -> Staging:
+        """The function and its options, as the stages hold them."""
+        return self._entry.staging
+
+
+def make_jitted(
+    fun: Any, options: Options, *, bound: bool = False
+) -> Jitted[Any, Any]:
+    """A `Jitted` that shares its programs with all others of the same function."""
+    parts, form = function_parts(fun)
+    return _put_together((form, options, bound), parts)
+
+
+def _put_together(aux: tuple[Form, Options, bool], parts: Any) -> Jitted[Any, Any]:
+    form, options, bound = aux
+    staging = Staging.of(form.build(parts), options, bound=bound)
+    opened = staging.opened
+    anchor = opened.core
+    if anchor is call_object:
+        anchor = type(opened.values[0][0])
+    shape = (
+        tuple(owner for _, owner in opened.values),
+        tuple((name, owner) for name, (_, owner) in opened.keywords.items()),
+    )
+    # Every function that is jitted twice has the one class `Jitted`: it is no anchor.
+    key = None if anchor is Jitted else options.key
+    programs = programs_for(anchor, key and (key, shape), options.dynamic)
+    return Jitted(_Entry(staging, programs), parts, aux)
+
+
+def _flatten_with_keys(jitted: Any) -> tuple[Any, Any]:
+    parts, aux = jitted.tree_flatten()
+    names = aux[0].names(len(parts))
+    return tuple(zip(map(jtu.GetAttrKey, names), parts, strict=True)), aux
+
+
+jtu.register_pytree_with_keys(
+    Jitted,
+    _flatten_with_keys,
+    _put_together,
+    lambda jitted: jitted.tree_flatten(),
+)
+
+
+@overload
+def jit(
+    *,
+    donate: Donate = "none",
+    unused_donation: UnusedDonation | None = None,
+    dynamic: Callable[[Any], bool] = eqx.is_array,
+    in_shardings: Mapping[str, Any] | None = None,
+    out_shardings: Any = UNSPECIFIED,
+    reshard: bool = False,
+    keep_unused: bool = False,
+    device: jax.Device | None = None,
+    backend: str | None = None,
+    inline: bool = False,
+    compiler_options: Mapping[str, Any] | None = None,
+) -> _Decorator: ...
+@overload
+def jit(
+    fun: Callable[Q, T],
+    /,
+    *,
+    donate: Donate = "none",
+    unused_donation: UnusedDonation | None = None,
+    dynamic: Callable[[Any], bool] = eqx.is_array,
+    in_shardings: Mapping[str, Any] | None = None,
+    out_shardings: Any = UNSPECIFIED,
+    reshard: bool = False,
+    keep_unused: bool = False,
+    device: jax.Device | None = None,
+    backend: str | None = None,
+    inline: bool = False,
+    compiler_options: Mapping[str, Any] | None = None,
+) -> Jitted[Q, T]: ...
+def jit(fun: Any = UNSPECIFIED, /, **options: Any) -> Any:
+    """Give a function explicit compilation stages, and compile it at its calls.
+
+    Arrays anywhere in the arguments, or in the function itself, are dynamic: inputs of
+    the program. Every other leaf is static: the program is made for its value.
+
+    **Arguments:**
+
+    - `fun`: a pure function: of any kind, a bound method, a partial or a callable
+      `equinox.Module` included. Left out, `jit(**options)` is a decorator.
+    - `donate`: whose buffers the program may reuse. The names of parameters, or one of
+      Equinox's words: `"all"`, `"all-except-first"`, `"warn"`, `"warn-except-first"` or
+      `"none"`. Defaults, and arrays in a `functools.partial`, are never donated.
+    - `unused_donation`: what to do if no output can use a donated buffer: `"ignore"`,
+      `"warn"` or `"error"`. By default, `"ignore"` for the words with `all`, else
+      `"warn"`.
+    - `dynamic`: a predicate on leaves, `equinox.is_array` by default. It is to look at
+      types, shapes and dtypes only. With `equinox.is_array_like`, Python numbers are
+      dynamic too.
+    - `in_shardings`: from names of parameters to shardings, or to prefixes of the
+      argument's tree. Static leaves match whatever stands there.
+    - `out_shardings`: a sharding, or a prefix of the result's tree, as for `jax.jit`.
+    - `reshard`: copy arguments that are elsewhere, instead of refusing them.
+    - `keep_unused`, `device`, `backend`, `inline`, `compiler_options`: as for `jax.jit`.
+
+    **Returns:** a [`staged.Jitted`][].
+
+    **Raises:** [`staged.OptionError`][] for an option that is unknown or wrong.
+
+    ```python
+    import jax.numpy as jnp, staged
+
+    @staged.jit
+    def scale(x, n):
+        return n * x
+
+    compiled = scale.trace(jnp.ones(3), 2).lower().compile()
+    assert compiled(jnp.ones(3), 2).sum() == 6
+    ```
+    """
+    parsed = parse_options(options)
+    if fun is UNSPECIFIED:
+        return lambda fun: _jit(fun, parsed)
+    return _jit(fun, parsed)
+
+
+class _Decorator(Protocol):
+    def __call__(self, fun: Callable[Q, T], /) -> Jitted[Q, T]: ...
+
+
+def _jit(fun: Any, options: Options) -> Jitted[Any, Any]:
+    if not callable(fun):
+        raise OptionError(
+            f"`jit` needs a callable, given {fun!r} of type `{type(fun).__name__}`.\n"
+            "Options are given by keyword: `jit(fun, donate='all')`.",
+            option="fun",
+        )
+    jitted = make_jitted(fun, options)
+    options.check_names(jitted.staging.binder)
+    return jitted

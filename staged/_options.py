@@ -1,0 +1,182 @@
+"""The options of `jit`, checked where they are given.
+
+This module uses `_call`, `_donation`, `_errors`, `_signature` and `_static`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import equinox as eqx
+import jax
+import jax.tree_util as jtu
+
+from ._call import Predicate
+from ._donation import Donation, parse_donation
+from ._errors import OptionError
+from ._signature import Binder, Parameter
+from ._static import one_level
+
+
+UNSPECIFIED: Any = type("Unspecified", (), {"__repr__": lambda self: "unspecified"})()
+"""Stands for an option that was not given, where `None` means something to JAX."""
+
+_PASSED = ("keep_unused", "device", "backend", "inline", "compiler_options")
+_INSTEAD = {
+    "static_argnums": "every leaf that is no array is static already; see `dynamic`",
+    "static_argnames": "every leaf that is no array is static already; see `dynamic`",
+    "donate_argnums": "name the parameters: `donate=('state',)`",
+    "donate_argnames": "name the parameters: `donate=('state',)`",
+    "abstracted_axes": "JAX itself no longer supports it",
+    "axis_resources": "use `in_shardings` and `out_shardings`",
+    "filter_spec": "use `dynamic`, a predicate on leaves",
+}
+
+
+@attrs.frozen(eq=False)
+class Options:
+    """What `jit` was told."""
+
+    dynamic: Predicate
+    donation: Donation
+    in_shardings: Mapping[str, Any]
+    out_shardings: Any
+    reshard: bool
+    passed: dict[str, Any]
+
+    @property
+    def key(self) -> Any:
+        """A key for equal options, or `None` where they cannot be compared cheaply."""
+        if self.in_shardings or self.out_shardings is not UNSPECIFIED:
+            return None
+        key = (self.dynamic, self.donation, self.reshard, *self.passed.items())
+        try:
+            hash(key)
+        except TypeError:
+            return None
+        return key
+
+    def check_names(self, binder: Binder) -> None:
+        """Refuse names that are no parameters of the function."""
+        self.donation.check_names(binder)
+        items = binder.parameters.items
+        if any(p.kind is Parameter.VAR_KEYWORD for p in items):
+            return
+        known = [p.name for p in items]
+        for name in self.in_shardings:
+            if name not in known:
+                raise OptionError(
+                    f"`{binder.fun_name}`: `in_shardings` names {name!r}, which is no "
+                    f"parameter of it.\n  expected one of {known}.",
+                    option="in_shardings",
+                )
+
+    def shardings(
+        self, named: Mapping[str, Any], mask: Sequence[bool], fun_name: str
+    ) -> tuple[Any, ...] | None:
+        """The sharding asked for each dynamic leaf; `None` if none is asked for."""
+        if not self.in_shardings:
+            return None
+        static = iter(mask)
+        found: list[Any] = []
+        for name, tree in named.items():
+            prefix = self.in_shardings.get(name)
+            found.extend(_broadcast(prefix, tree, name, static, fun_name))
+        return tuple(s for s, m in zip(found, mask, strict=True) if m)
+
+
+_DEFAULTS: dict[str, Any] = {
+    "donate": "none",
+    "unused_donation": None,
+    "dynamic": eqx.is_array,
+    "in_shardings": None,
+    "out_shardings": UNSPECIFIED,
+    "reshard": False,
+}
+
+
+def parse_options(given: Mapping[str, Any]) -> Options:
+    """Check the options of `jit`; raises `OptionError`. Equal ones give one object."""
+    own, passed = dict(_DEFAULTS), dict[str, Any]()
+    for name, value in given.items():
+        if name not in _DEFAULTS and name not in _PASSED:
+            raise _unknown(name)
+        (own if name in _DEFAULTS else passed)[name] = value
+    dynamic, in_shardings = own["dynamic"], own["in_shardings"] or {}
+    if not callable(dynamic):
+        raise OptionError(
+            "`jit(dynamic=...)` must be a predicate on leaves, such as "
+            f"`equinox.is_array`, given {dynamic!r}.",
+            option="dynamic",
+        )
+    if not isinstance(in_shardings, Mapping):
+        raise OptionError(
+            "`jit(in_shardings=...)` must map names of parameters to shardings, given "
+            f"{in_shardings!r}.",
+            option="in_shardings",
+        )
+    if passed.get("device") is not None and passed.get("backend") is not None:
+        raise OptionError(
+            "`jit` takes `device` or `backend`, not both.", option="device"
+        )
+    options = Options(
+        dynamic,
+        parse_donation(own["donate"], own["unused_donation"]),
+        dict(in_shardings),
+        own["out_shardings"],
+        own["reshard"],
+        passed,
+    )
+    return options if options.key is None else _known.setdefault(options.key, options)
+
+
+_known: weakref.WeakValueDictionary[Any, Options] = weakref.WeakValueDictionary()
+
+
+def _unknown(name: str) -> OptionError:
+    if name in _INSTEAD:
+        return OptionError(
+            f"`jit` has no option `{name}`: {_INSTEAD[name]}.", option=name
+        )
+    near = difflib.get_close_matches(name, [*_DEFAULTS, *_PASSED], 1)
+    hint = f" Did you mean `{near[0]}`?" if near else ""
+    return OptionError(f"`jit` has no option `{name}`.{hint}", option=name)
+
+
+def _broadcast(
+    prefix: Any, tree: Any, path: str, mask: Iterator[bool], fun_name: str
+) -> list[Any]:
+    """One sharding for each leaf of a tree, from a prefix of it."""
+    if prefix is None or isinstance(
+        prefix, (jax.sharding.Sharding, jax.sharding.PartitionSpec)
+    ):
+        return [prefix for _ in zip(jtu.tree_leaves(tree), mask, strict=False)]
+    children, treedef = one_level(tree)
+    if treedef.node_data() is None:
+        if next(mask):
+            raise _no_prefix(prefix, path, fun_name)
+        return [None]  # a static leaf matches whatever stands there
+    parts, prefix_def = one_level(prefix)
+    if prefix_def.node_data() is None or type(prefix) is not type(tree):
+        raise _no_prefix(prefix, path, fun_name)
+    by_key = {jtu.keystr(keys): part for keys, part in parts}
+    if set(by_key) != {jtu.keystr(keys) for keys, _ in children}:
+        raise _no_prefix(prefix, path, fun_name)
+    found: list[Any] = []
+    for keys, child in children:
+        key = jtu.keystr(keys)
+        found += _broadcast(by_key[key], child, path + key, mask, fun_name)
+    return found
+
+
+def _no_prefix(prefix: Any, path: str, fun_name: str) -> OptionError:
+    return OptionError(
+        f"`{fun_name}`: `in_shardings` does not fit the argument at `{path}`.\n"
+        f"  expected a sharding or a prefix of the tree there, given {prefix!r}.",
+        option="in_shardings",
+    )
+

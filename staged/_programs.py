@@ -1,0 +1,291 @@
+"""Programs: one flat `jax.jit` function for each structure and set of static values.
+
+JAX's own caches then tell shapes, dtypes, shardings and contexts apart. A program is
+found again by the structure of a call's values; nothing here keeps a function alive.
+This module uses all of the above but `_guards`, and no stage.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from itertools import compress
+from typing import Any
+
+import attrs
+import equinox as eqx
+import jax
+
+from . import _jax
+from ._call import BoundCall, Predicate
+from ._donation import check_compiled, check_lowered, lower_quietly
+from ._equinox import holds_error_check, waiting
+from ._options import UNSPECIFIED, Options
+from ._output import PlacedOutput, pack
+from ._static import (
+    DEFAULT,
+    compares_by_identity,
+    held_weakly,
+    strict_key,
+    tree_key,
+)
+
+
+class _LeafName(str):
+    """A tree path as the name of a parameter, where JAX shows it in its messages."""
+
+    __slots__ = ()
+
+    def isidentifier(self) -> bool:
+        return True
+
+
+@attrs.frozen(eq=False)
+class Program:
+    """A function of flat leaves: `jitted` for the stages, `call` for the ordinary call."""
+
+    jitted: Any
+    call: Callable[..., Any]
+
+
+def make_program(
+    call: BoundCall, core: Callable[..., Any], source: Any, options: Options
+) -> Program:
+    """The program of a call, which refers to the function and its statics weakly."""
+    partition, name = call.partition, call.fun_name
+    core_held = held_weakly(core)
+    statics_held = tuple(map(held_weakly, call.statics))
+    placed = options.out_shardings is not UNSPECIFIED
+
+    def flat(*leaves: Any) -> Any:
+        statics = [static() for static in statics_held]
+        args, kwargs = partition.arguments(leaves, statics)
+        return pack(core_held()(*args, **kwargs), placed=placed)
+
+    paths = call.dynamic_paths
+    flat.__name__ = flat.__qualname__ = name
+    flat.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]  # read by `inspect`
+        [inspect.Parameter(_LeafName(p), inspect.Parameter.POSITIONAL_ONLY) for p in paths],
+        __validate_parameters__=False,
+    )
+    passed = dict(options.passed)
+    shardings = options.shardings(call.by_name, partition.mask, name)
+    if shardings is not None:
+        passed["in_shardings"] = shardings
+    if placed:
+        passed["out_shardings"] = PlacedOutput(options.out_shardings)
+    donated = call.donated_mask
+    flat.__dict__["__wrapped__"] = source  # JAX notes its file and line, at once
+    jitted = _jax.jit(
+        flat, donate_argnums=tuple(compress(range(len(donated)), donated)), **passed
+    )
+    del flat.__dict__["__wrapped__"]
+    miss = _jit_miss(jitted, paths, donated, options, name)
+    return Program(jitted, _jax.dispatcher(name, flat, miss))
+
+
+def _jit_miss(
+    jitted: Any,
+    paths: Sequence[str],
+    donated: Sequence[bool],
+    options: Options,
+    name: str,
+) -> _jax.Miss:
+    """What is done once for each new signature of an ordinary call."""
+    inner = _jax.jit_miss(jitted)
+    tracing = threading.RLock()
+    donates = any(donated)
+    unused = options.donation.unused
+
+    def miss(*leaves: Any) -> tuple[Any, Any, Any]:
+        if not _jax.may_compute() or any(
+            isinstance(leaf, jax.core.Tracer) for leaf in leaves
+        ):
+            return inner(*leaves)  # inlined into the surrounding program
+        __equinox_jit_id__ = os.urandom(16)
+        with tracing:
+            traced = jitted.trace(*leaves)
+        if donates:
+            lowered = lower_quietly(traced)
+            if check_lowered(lowered, paths, donated, unused, name):
+                check_compiled(lowered.compile(), paths, donated, unused, name)
+        if holds_error_check(traced.jaxpr):
+            outputs, _, flag = waiting(__equinox_jit_id__, inner, *leaves)
+            return outputs, None, flag
+        return inner(*leaves)
+
+    return miss
+
+
+# --- finding a program again ------------------------------------------------------
+
+_PLAIN = frozenset((int, bool, str, bytes, type(None), type(DEFAULT)))
+"""Types whose values are strictly equal if they are equal and of one type."""
+
+_BY_TYPE: tuple[Predicate, ...] = (eqx.is_array, eqx.is_array_like)
+"""Predicates whose answer depends on a leaf's type alone."""
+
+LIMIT = 4096
+
+
+@attrs.frozen(eq=False)
+class _Front:
+    """The programs for leaves of certain types."""
+
+    mask: tuple[bool, ...]
+    static: tuple[int, ...]
+    plain: bool
+    programs: dict[Hashable, Program] = attrs.field(factory=dict[Hashable, Program])
+
+
+@attrs.frozen(eq=False)
+class _Structure:
+    """The fronts for one structure of the values."""
+
+    treedef: Any
+    fronts: dict[Hashable, _Front] = attrs.field(factory=dict[Hashable, _Front])
+
+
+class Programs:
+    """The programs of one function, at most `LIMIT` of them.
+
+    A structure is looked up by its hash first. JAX's hash leaves static fields out, so
+    that structures that differ in them alone meet; from the second one on they are told
+    apart by a key of our own, whose cost does not grow with their number.
+    """
+
+    __slots__ = ("__weakref__", "_by_key", "_flat", "_predicate", "_structures")
+
+    def __init__(self, predicate: Predicate) -> None:
+        self._predicate = None if predicate in _BY_TYPE else predicate
+        self._by_key: dict[Hashable, tuple[Program, Any]] = {}
+        self._structures: dict[int, _Structure | dict[Hashable, _Structure]] = {}
+        self._flat: dict[tuple[type, ...], Program] = {}
+
+    def find(self, values: tuple[Any, ...]) -> tuple[Program, Sequence[Any]] | None:
+        """The program for some values and its inputs, if it is known already."""
+        program = self._flat.get(tuple(map(type, values)))
+        if program is not None:
+            return program, values
+        leaves, treedef = _jax.flatten(values)
+        structure: Any = self._structures.get(hash(treedef))
+        if type(structure) is dict:
+            try:
+                structure = structure.get(tree_key(treedef))
+            except TypeError:
+                return None  # it is refused, with a reason, where the record is made
+        if structure is None or structure.treedef != treedef:
+            return None
+        front = structure.fronts.get(self._types(leaves))
+        if front is None:
+            return None
+        try:
+            if front.plain:
+                key: Hashable = tuple([leaves[i] for i in front.static])
+            else:
+                key = tuple([strict_key(leaves[i]) for i in front.static])
+            program = front.programs.get(key)
+        except TypeError:
+            return None
+        if program is None:
+            return None
+        if front.static:
+            return program, tuple(compress(leaves, front.mask))
+        return program, leaves
+
+    def _types(self, leaves: Sequence[Any]) -> Hashable:
+        types = tuple(map(type, leaves))
+        if self._predicate is None:
+            return types
+        return types, tuple(map(bool, map(self._predicate, leaves)))
+
+    def get(self, call: BoundCall) -> Program | None:
+        """The program of a record."""
+        known = self._by_key.get(call.program_key)
+        return None if known is None else known[0]
+
+    def add(self, call: BoundCall, program: Program) -> Program:
+        """Keep a program until one of its statics is gone, or too many came after it.
+
+        Of two threads that come at once, both get the program of the first.
+        """
+        while len(self._by_key) >= LIMIT:
+            self._drop(next(iter(self._by_key)))
+        key, here = call.program_key, weakref.ref(self)
+
+        def gone(_: Any) -> None:
+            programs = here()
+            if programs is not None:
+                programs._drop(key)
+
+        guards = [
+            weakref.ref(static, gone)
+            for static in call.statics
+            if compares_by_identity(static)
+        ]
+        return self._by_key.setdefault(key, (program, guards))[0]
+
+    def remember(
+        self, call: BoundCall, program: Program, values: tuple[Any, ...]
+    ) -> None:
+        """Let `find` know a program by the values of a call."""
+        leaves, treedef = _jax.flatten(values)
+        mask = call.partition.mask
+        if all(mask) and len(leaves) == len(values) and self._predicate is None:
+            self._flat[tuple(map(type, values))] = program
+            return
+        structure = self._structure(treedef)
+        static = tuple(i for i, is_input in enumerate(mask) if not is_input)
+        plain = all(type(leaves[i]) in _PLAIN for i in static)
+        front = structure.fronts.setdefault(
+            self._types(leaves), _Front(mask, static, plain)
+        )
+        if front.plain:
+            key = tuple([leaves[i] for i in static])
+        else:
+            key = tuple([strict_key(leaves[i]) for i in static])
+        front.programs[key] = program
+
+    def _structure(self, treedef: Any) -> _Structure:
+        known = self._structures.get(hash(treedef))
+        if known is None:
+            known = self._structures[hash(treedef)] = _Structure(treedef)
+        if isinstance(known, _Structure):
+            if tree_key(known.treedef) == tree_key(treedef):
+                return known
+            known = {tree_key(known.treedef): known}
+            self._structures[hash(treedef)] = known
+        return known.setdefault(tree_key(treedef), _Structure(treedef))
+
+    def _drop(self, key: Hashable) -> None:
+        if self._by_key.pop(key, None) is not None:
+            self._structures.clear()
+            self._flat.clear()
+
+    def clear(self) -> None:
+        """Forget every program."""
+        self._by_key.clear()
+        self._structures.clear()
+        self._flat.clear()
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+
+_shared: weakref.WeakKeyDictionary[Any, dict[Hashable, Programs]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def programs_for(anchor: Any, key: Hashable, predicate: Predicate) -> Programs:
+    """The programs that every `jit` of one function with equal options shares.
+
+    They live as long as the function does; where it cannot be referred to weakly, or
+    the options cannot be compared, they are not shared.
+    """
+    if key is None or not compares_by_identity(anchor):
+        return Programs(predicate)
+    return _shared.setdefault(anchor, {}).setdefault(key, Programs(predicate))

@@ -1,0 +1,366 @@
+"""The stages `Traced -> Lowered -> Compiled`: immutable values, each with the one record.
+
+A transition is a method that makes a new value from an old one. This module uses all of
+the above, and nothing of `_jit`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, final
+
+import attrs
+import jax
+import jax.tree_util as jtu
+from beartype import beartype
+
+from . import _jax
+from ._analysis import (
+    CostAnalysis,
+    MemoryAnalysis,
+    cost_analysis_of,
+    memory_analysis_of,
+)
+from ._call import BoundCall
+from ._calling import Caller, make_caller, refuse
+from ._donation import check_compiled, check_lowered, lower_quietly
+from ._equinox import holds_error_check
+from ._errors import OptionError, PlatformMismatchError
+from ._guards import CapturedConstant, captured, refuse_captured_tracers
+from ._output import unpack
+from ._staging import Staging, code_roots
+
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+_PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+
+
+def _out_info(stage: Any) -> Any:
+    """The result's abstract values, from one of JAX's stages."""
+
+    def plain(info: Any) -> Any:
+        weak_type = bool(getattr(info, "weak_type", False))
+        return jax.ShapeDtypeStruct(
+            info.shape, info.dtype, sharding=info.sharding, weak_type=weak_type
+        )
+
+    return unpack(jtu.tree_map(plain, stage.out_info))
+
+
+def _show(stage: Any) -> str:
+    call, *lines = repr(stage.call).splitlines()
+    title = call.replace("BoundCall", type(stage).__name__)
+    return "\n".join([title, *lines, f"  -> {stage.out_info}"])
+
+
+@final
+@beartype
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Traced(Generic[P, R]):
+    """A function as a jaxpr, for the one call that `call` records."""
+
+    call: BoundCall
+    _staging: Staging = attrs.field(alias="staging")
+    _traced: Any = attrs.field(alias="traced")
+
+    @property
+    def fun(self) -> Callable[P, R]:
+        """The function; its own arrays are abstract if it was traced under a trace."""
+        return self._staging.fun
+
+    @property
+    def fun_name(self) -> str:
+        """The function's name."""
+        return self.call.fun_name
+
+    @property
+    def jaxpr(self) -> Any:
+        """The program as a `jax.extend.core.ClosedJaxpr`, over the flat dynamic leaves."""
+        return self._traced.jaxpr
+
+    @property
+    def out_info(self) -> Any:
+        """The result, with a `jax.ShapeDtypeStruct` in place of each array."""
+        return _out_info(self._traced)
+
+    @property
+    def captured(self) -> tuple[CapturedConstant, ...]:
+        """The arrays that the function closed over, which the program holds."""
+        return captured(self._traced, code_roots(self._staging, self.call))
+
+    def lower(
+        self, *, lowering_platforms: tuple[str, ...] | None = None
+    ) -> "Lowered[P, R]":
+        """Lower to the compiler's input language.
+
+        **Arguments:**
+
+        - `lowering_platforms`: for which platforms: `"cpu"`, `"cuda"`, `"rocm"`,
+          `"tpu"`. By default for the one that the function would run on here.
+
+        **Returns:** a [`staged.Lowered`][], with one lowering for each platform.
+
+        **Raises:** [`staged.OptionError`][] for an unknown platform;
+        [`staged.DonationError`][] if a donated buffer cannot be used and
+        `unused_donation="error"`.
+
+        ```python
+        import jax.numpy as jnp, staged
+
+        traced = staged.jit(jnp.sin).trace(jnp.ones(3))
+        assert traced.lower(lowering_platforms=("cpu", "tpu")).platforms == ("cpu", "tpu")
+        ```
+        """
+        call, unused = self.call, self._staging.options.donation.unused
+        if lowering_platforms is None:
+            default = lower_quietly(self._traced)
+            lowered = {_jax.platform(default): default}
+        else:
+            _check_platforms(lowering_platforms, call.fun_name)
+            lowered = {
+                name: lower_quietly(self._traced, lowering_platforms=(name,))
+                for name in lowering_platforms
+            }
+        undecided = [
+            check_lowered(
+                one, call.dynamic_paths, call.donated_mask, unused, call.fun_name
+            )
+            for one in list(lowered.values())[:1]
+        ]
+        return Lowered(
+            call=call,
+            staging=self._staging,
+            lowered=tuple(lowered.items()),
+            out=self._traced.out_info,
+            waits=holds_error_check(self._traced.jaxpr),
+            undecided=any(undecided),
+        )
+
+    def __repr__(self) -> str:
+        return _show(self)
+
+
+def _check_platforms(platforms: tuple[str, ...], name: str) -> None:
+    for platform in platforms:
+        if platform not in _PLATFORMS:
+            hint = " Say `'cuda'` or `'rocm'`." if platform == "gpu" else ""
+            raise OptionError(
+                f"`{name}`: `lowering_platforms` names {platform!r}.\n"
+                f"  expected some of {', '.join(map(repr, _PLATFORMS))}.{hint}",
+                option="lowering_platforms",
+            )
+    if not platforms:
+        raise OptionError(
+            f"`{name}`: `lowering_platforms` is empty.\n"
+            f"  expected some of {', '.join(map(repr, _PLATFORMS))}.",
+            option="lowering_platforms",
+        )
+
+
+@final
+@beartype
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Lowered(Generic[P, R]):
+    """A function in the compiler's input language, for one or more platforms."""
+
+    call: BoundCall
+    _staging: Staging = attrs.field(alias="staging")
+    _lowered: tuple[tuple[str, Any], ...] = attrs.field(alias="lowered")
+    _out: Any = attrs.field(alias="out")
+    _waits: bool = attrs.field(alias="waits")
+    _undecided: bool = attrs.field(alias="undecided")
+
+    @property
+    def fun(self) -> Callable[P, R]:
+        """The function; its own arrays are abstract if it was traced under a trace."""
+        return self._staging.fun
+
+    @property
+    def fun_name(self) -> str:
+        """The function's name."""
+        return self.call.fun_name
+
+    @property
+    def out_info(self) -> Any:
+        """The result, with a `jax.ShapeDtypeStruct` in place of each array."""
+        return unpack(self._out)
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        """The platforms that this is a lowering for."""
+        return tuple(name for name, _ in self._lowered)
+
+    def as_text(
+        self,
+        dialect: Literal["stablehlo", "hlo"] = "stablehlo",
+        *,
+        platform: str | None = None,
+        debug_info: bool = False,
+    ) -> str:
+        """The program as text.
+
+        **Arguments:**
+
+        - `dialect`: the language, `"stablehlo"` or `"hlo"`.
+        - `platform`: one of `platforms`; by default the first.
+        - `debug_info`: whether to show the source lines.
+
+        **Raises:** [`staged.PlatformMismatchError`][] if there is no such lowering.
+        """
+        if platform is None:
+            platform = self.platforms[0]
+        return self._for(platform).as_text(dialect, debug_info=debug_info)
+
+    def cost_analysis(self) -> CostAnalysis | None:
+        """XLA's estimate of the work, before optimization; `None` if it is not here."""
+        here = _jax.platform_here()
+        return cost_analysis_of(self._for(here)) if here in self.platforms else None
+
+    def compile(
+        self, *, compiler_options: Mapping[str, Any] | None = None
+    ) -> "Compiled[P, R]":
+        """Compile for this machine.
+
+        **Arguments:**
+
+        - `compiler_options`: options of XLA, by name.
+
+        **Returns:** a [`staged.Compiled`][], for the call that `call` records.
+
+        **Raises:** [`staged.PlatformMismatchError`][] if this is no lowering for this
+        machine's platform; [`staged.OptionError`][] for an option that XLA refuses;
+        [`staged.DonationError`][] if XLA cannot use a donated buffer and
+        `unused_donation="error"`.
+        """
+        call = self.call
+        options = None if compiler_options is None else dict(compiler_options)
+        lowered = self._for(_jax.platform_here())
+        try:
+            compiled = lowered.compile(compiler_options=options)
+        except (jax.errors.JaxRuntimeError, ValueError, TypeError) as error:
+            if options is None or "option" not in str(error):
+                raise
+            raise OptionError(
+                f"`{call.fun_name}`: XLA refuses the `compiler_options` {options!r}.\n"
+                f"  {error}",
+                option="compiler_options",
+            ) from None
+        if self._undecided:
+            unused = self._staging.options.donation.unused
+            check_compiled(
+                compiled, call.dynamic_paths, call.donated_mask, unused, call.fun_name
+            )
+        caller = make_caller(self._staging, call, compiled, waits=self._waits)
+        return Compiled(call=call, compiled=compiled, caller=caller)
+
+    def _for(self, platform: str) -> Any:
+        for name, lowered in self._lowered:
+            if name == platform:
+                return lowered
+        raise PlatformMismatchError(
+            f"`{self.fun_name}` is lowered for other devices.\n"
+            f"  expected {platform}, given a lowering for {', '.join(self.platforms)}.\n"
+            f"Lower it with `lowering_platforms=({platform!r},)`, or with several "
+            "platforms at once.",
+            platforms=self.platforms,
+            here=platform,
+        )
+
+    def __repr__(self) -> str:
+        platforms = ", ".join(self.platforms)
+        return f"{_show(self)}\n  for {platforms}"
+
+
+@final
+@beartype
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Compiled(Generic[P, R]):
+    """An executable for the one call that `call` records. Calling it never traces.
+
+    It takes what the function takes, static arguments included, in any spelling, and
+    refuses every other call. It is for the top level only.
+    """
+
+    call: BoundCall
+    _compiled: Any = attrs.field(alias="compiled")
+    _caller: Caller = attrs.field(alias="caller")
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the program.
+
+        **Raises:** [`staged.CallMismatchError`][] for another call than the recorded one;
+        [`staged.AbstractArgumentError`][] for a shape and dtype instead of an array;
+        [`staged.DonationError`][] for an array whose buffer is gone, or donated and
+        given twice; [`staged.TopLevelOnlyError`][] inside a transformation.
+        """
+        return self._caller.run(args, kwargs)
+
+    @property
+    def fun(self) -> Callable[P, R]:
+        """The function, whose own arrays are inputs of each call."""
+        return self._caller.staging.fun
+
+    @property
+    def fun_name(self) -> str:
+        """The function's name."""
+        return self.call.fun_name
+
+    @property
+    def out_info(self) -> Any:
+        """The result, with a `jax.ShapeDtypeStruct` in place of each array."""
+        return _out_info(self._compiled)
+
+    @property
+    def input_shardings(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Where the program wants its arguments: `(args, kwargs)`, a sharding for each
+        array, `None` for one that the program does not read.
+        """
+        return self.call.arguments(self._caller.wanted)
+
+    @property
+    def output_shardings(self) -> Any:
+        """Where the result is: a sharding in place of each array."""
+        return unpack(self._compiled.output_shardings)
+
+    def as_text(self) -> str | None:
+        """The optimized program as text, or `None` if the backend has none."""
+        return self._compiled.as_text()
+
+    def cost_analysis(self) -> CostAnalysis | None:
+        """XLA's estimate of the work, after optimization; `None` if it gives none."""
+        return cost_analysis_of(self._compiled)
+
+    def memory_analysis(self) -> MemoryAnalysis | None:
+        """XLA's account of the memory on one device; `None` if it gives none."""
+        return memory_analysis_of(self._compiled)
+
+    def with_fun(self, fun: Callable[P, R]) -> "Compiled[P, R]":
+        """The same program for another function of the same structure.
+
+        A function with arrays of its own, such as a Module, a bound method or a
+        `jax.tree_util.Partial`, gives them to the program as inputs: new values need no
+        compilation.
+
+        **Arguments:**
+
+        - `fun`: the function; a `Jitted` stands for the function that it holds.
+
+        **Raises:** [`staged.CallMismatchError`][] if it differs in more than the values
+        of its arrays.
+        """
+        staging = self._caller.staging.with_fun(fun)
+        given, _ = staging.bind(self.call.args, self.call.kwargs)
+        found = self.call.diff(attrs.evolve(given, context=self.call.context))
+        if found:
+            refuse(found, self.fun_name)
+        caller = attrs.evolve(self._caller, staging=staging)
+        return attrs.evolve(self, caller=caller)
+
+    def __repr__(self) -> str:
+        return _show(self)
+
+
+def make_traced(staging: Staging, call: BoundCall, traced: Any) -> Traced[Any, Any]:
+    """The first stage; refuses a function that closes over tracers."""
+    refuse_captured_tracers(traced, code_roots(staging, call), call.fun_name)
+    return Traced(call=call, staging=staging.without_tracers(), traced=traced)

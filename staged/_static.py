@@ -1,0 +1,235 @@
+"""Static values: when two of them are the same, and which cannot be trusted.
+
+Equality is strict, since a program that was made for `1` is not one for `1.0` or `True`.
+This module uses `_errors` alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import struct
+import types
+import weakref
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from typing import Any
+
+import jax
+import jax.tree_util as jtu
+import numpy as np
+
+from ._errors import StaticLeafError
+
+
+@dataclasses.dataclass(frozen=True)
+class _Default:
+    """Stands for a parameter that was left out and whose default is no static value."""
+
+    def __repr__(self) -> str:
+        return "its default"
+
+
+DEFAULT = _Default()
+
+
+def strict_key(value: Any) -> Hashable:
+    """A value that is equal for strictly equal static values only.
+
+    Floats are compared by their bits, containers by their members; objects that are
+    compared by identity are referred to weakly, so that a cache does not hold them.
+    Raises `TypeError` where a value cannot be hashed or compared.
+    """
+    kind = type(value)
+    if kind is float:
+        return float, b"nan" if value != value else struct.pack("<d", value)
+    if kind is complex:
+        return complex, strict_key(value.real), strict_key(value.imag)
+    if isinstance(value, tuple):
+        return kind, tuple(map(strict_key, value))
+    if isinstance(value, frozenset):
+        return kind, frozenset(map(strict_key, value))
+    if kind is types.MethodType:
+        return kind, strict_key(value.__func__), strict_key(value.__self__)
+    if isinstance(value, np.generic):
+        return kind, value.dtype, value.tobytes()
+    if compares_by_identity(value):
+        return kind, weakref.ref(value)
+    hash(value)
+    if type(value == value) is not bool:
+        raise TypeError(f"`==` of a {kind.__name__} does not give a plain bool")
+    return kind, value
+
+
+def compares_by_identity(value: Any) -> bool:
+    """Whether `value` is equal to itself alone, and can be referred to weakly."""
+    kind = type(value)
+    if kind.__eq__ is not object.__eq__ or kind.__hash__ is not object.__hash__:
+        return isinstance(value, type)
+    return kind.__weakrefoffset__ != 0
+
+
+def held_weakly(value: Any) -> Callable[[], Any]:
+    """`value` behind a call, without keeping it alive if it is compared by identity."""
+    if type(value) is types.MethodType:
+        return weakref.WeakMethod(value)
+    if compares_by_identity(value):
+        return weakref.ref(value)
+    return lambda: value
+
+
+def tree_key(treedef: Any) -> Hashable:
+    """The same for a tree's structure: node types, static fields and all.
+
+    `hash(treedef)` leaves static fields out, and its `==` takes `1` for `True`.
+    """
+    data = treedef.node_data()
+    if data is None:
+        return None
+    kind, aux = data
+    if kind is defaultdict:
+        aux = (aux[0], tuple(aux[1]))
+    elif kind is dict or kind is OrderedDict:
+        aux = tuple(aux)  # JAX gives the keys as a list
+    return kind, strict_key(aux), tuple(map(tree_key, treedef.children()))
+
+
+# --- hygiene ----------------------------------------------------------------------
+
+
+def check_static(value: Any, path: str, fun_name: str) -> None:
+    """Refuse a static value that cannot be compared, or whose arrays may be replaced."""
+    try:
+        strict_key(value)
+    except Exception as error:
+        raise StaticLeafError(
+            f"`{fun_name}`: the static value at `{path}` cannot be hashed and "
+            f"compared.\n"
+            f"  `{path}` is {_describe(value)}: {error}\n"
+            "Every leaf that is no array is static, and a program is made for its "
+            "value. Pass a tuple or a frozenset instead, or an array if the value "
+            "changes from call to call.",
+            path=path,
+        ) from None
+    held = _array_in(value)
+    if held is not None:
+        raise StaticLeafError(
+            f"`{fun_name}`: the static value at `{path}` holds an array, at "
+            f"`{path}{held}`.\n"
+            f"  `{path}` is {_describe(value)}, an object that is compared by "
+            "identity: a later assignment to its attributes would not count.\n"
+            "Make its class a pytree (an `equinox.Module`, or "
+            "`jax.tree_util.register_dataclass`), or pass the array as an argument.",
+            path=f"{path}{held}",
+        )
+
+
+def _describe(value: Any) -> str:
+    text = repr(value)
+    short = text if len(text) <= 60 else f"{text[:57]}..."
+    return f"of type `{type(value).__name__}`, {short}"
+
+
+_TRUSTED = ("jax", "jaxlib", "numpy", "equinox", "functools", "builtins", "staged")
+
+
+def _is_plain_object(value: Any) -> bool:
+    """Whether `value` is a user's object without a value of its own: not code."""
+    root = type(value).__module__.partition(".")[0]
+    if isinstance(value, (type, types.FunctionType, types.ModuleType)):
+        return False
+    return root not in _TRUSTED and compares_by_identity(value)
+
+
+def _array_in(value: Any) -> str | None:
+    """Where below `value` an array stands that an assignment could replace."""
+    if isinstance(value, types.MethodType):
+        held = _array_in(value.__self__)
+        return None if held is None else f".__self__{held}"
+    if not _is_plain_object(value):
+        return None
+    seen: set[int] = set()
+    pending: list[tuple[Any, str]] = [(value, "")]
+    while pending:
+        item, path = pending.pop(0)
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, jax.Array) or (
+            isinstance(item, np.ndarray) and item.dtype.kind not in "OUSV"
+        ):
+            return path
+        pending.extend((part, path + step) for step, part in _parts(item))
+    return None
+
+
+def _parts(item: Any) -> Iterator[tuple[str, Any]]:
+    if _is_plain_object(item):
+        for name, part in attributes(item):
+            yield f".{name}", part
+    elif isinstance(item, (set, frozenset)):
+        for part in item:
+            yield "{...}", part
+    else:
+        for keys, part in one_level(item)[0]:
+            yield jtu.keystr(keys), part
+
+
+def attributes(item: Any) -> Iterator[tuple[str, Any]]:
+    """The attributes of an object that it holds itself, slots included."""
+    yield from getattr(item, "__dict__", {}).items()
+    for cls in type(item).__mro__:
+        slots = cls.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(item, name):
+                yield name, getattr(item, name)
+
+
+def one_level(node: Any) -> tuple[list[tuple[Any, Any]], Any]:
+    """The children of a pytree node with their keys, and its structure alone.
+
+    A leaf has no children and the structure of a leaf.
+    """
+    children, treedef = jtu.tree_flatten_with_path(
+        node, is_leaf=lambda item: item is not node
+    )
+    return ([] if treedef.node_data() is None else children), treedef
+
+
+def static_parts(node: Any, treedef: Any) -> list[tuple[str, Any]]:
+    """The static data of a pytree node, each part with its name as the user wrote it.
+
+    JAX keeps them without names: they are found among the node's attributes.
+    """
+    _, aux = treedef.node_data()
+    if isinstance(node, (dict, list, tuple)) or node is None:
+        return []
+    named = list(attributes(node))
+    parts = aux if type(aux) is tuple else (aux,)
+    return [
+        (next((f".{name}" for name, held in named if held is part), ""), part)
+        for part in parts
+    ]
+
+
+def check_structure(roots: Iterable[tuple[str, Any]], fun_name: str) -> None:
+    """Refuse static *fields* that cannot be compared, by the path of the field."""
+    pending = list(roots)
+    while pending:
+        path, node = pending.pop(0)
+        children, treedef = one_level(node)
+        if treedef.node_data() is None:
+            continue
+        for name, part in static_parts(node, treedef):
+            check_static(part, f"{path}{name}", fun_name)
+        pending.extend((path + jtu.keystr(keys), child) for keys, child in children)
+
+
+@functools.cache
+def holdable(dtype: np.dtype[Any]) -> bool:
+    """Whether JAX has arrays of a NumPy dtype: not of strings, objects or times."""
+    try:
+        jax.dtypes.canonicalize_dtype(dtype)
+    except TypeError:
+        return False
+    return True

@@ -117,7 +117,9 @@ class Caller:
             if not isinstance(leaf, jax.ShapeDtypeStruct):
                 continue
             name = self.call.fun_name
-            carried = any(leaf is x for x in jtu.tree_leaves(self.staging.binder.carried))
+            carried = any(
+                leaf is x for x in jtu.tree_leaves(self.staging.binder.carried)
+            )
             if carried:
                 raise AbstractArgumentError(
                     f"`{name}` was traced for a function whose own arrays are abstract.\n"

@@ -158,9 +158,7 @@ def _compare_leaves(path: str, expected: Any, given: Any) -> Iterator[Difference
     elif one_level(expected)[1] != one_level(given)[1]:
         yield _structure(path, expected, given)
     elif _differ(expected, given):
-        yield Difference(
-            path=path, kind="static value", expected=expected, given=given
-        )
+        yield Difference(path=path, kind="static value", expected=expected, given=given)
 
 
 _FIELDS: tuple[tuple[Kind, str], ...] = (

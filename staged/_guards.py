@@ -110,7 +110,9 @@ def refuse_captured_tracers(
         if name is None:
             used = _jax.line_that_uses(traced, tracer)
             name = f"{type(tracer).__name__} of {aval}"
-            line = f"  a tracer of {where}, {aval}" + (f", used at {used}" if used else "")
+            line = f"  a tracer of {where}, {aval}" + (
+                f", used at {used}" if used else ""
+            )
         else:
             line = f"  `{name}` is a tracer of {where}, {aval}"
         names.append(name)
@@ -133,9 +135,7 @@ _CODE_DEPTH = 6
 _LIMIT = 20_000
 
 
-def _names(
-    wanted: Sequence[Any], roots: Iterable[tuple[str, Any]]
-) -> dict[int, str]:
+def _names(wanted: Sequence[Any], roots: Iterable[tuple[str, Any]]) -> dict[int, str]:
     """The shortest name by which each wanted object can be reached from the roots."""
     missing = {id(item) for item in wanted}
     found: dict[int, str] = {}

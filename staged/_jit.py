@@ -161,7 +161,12 @@ class Jitted(Generic[P, R]):
             eval_shape=entry.eval_shape,
             clear_cache=entry.clear_cache,
         )
-        for name in ("__module__", "__doc__", "__annotations__", "__isabstractmethod__"):
+        for name in (
+            "__module__",
+            "__doc__",
+            "__annotations__",
+            "__isabstractmethod__",
+        ):
             value = getattr(fun, name, None)
             if value is not None and not isinstance(value, property):
                 self.__dict__[name] = value
@@ -230,9 +235,7 @@ class Jitted(Generic[P, R]):
         return self._entry.staging
 
 
-def make_jitted(
-    fun: Any, options: Options, *, bound: bool = False
-) -> Jitted[Any, Any]:
+def make_jitted(fun: Any, options: Options, *, bound: bool = False) -> Jitted[Any, Any]:
     """A `Jitted` that shares its programs with all others of the same function."""
     parts, form = function_parts(fun)
     return _put_together((form, options, bound), parts)

@@ -179,4 +179,3 @@ def _no_prefix(prefix: Any, path: str, fun_name: str) -> OptionError:
         f"  expected a sharding or a prefix of the tree there, given {prefix!r}.",
         option="in_shardings",
     )
-

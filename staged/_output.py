@@ -42,7 +42,9 @@ class Output:
 
 
 jtu.register_pytree_node(
-    Output, lambda out: (out.arrays, out.rest), lambda rest, arrays: Output(arrays, rest)
+    Output,
+    lambda out: (out.arrays, out.rest),
+    lambda rest, arrays: Output(arrays, rest),
 )
 
 
@@ -65,7 +67,9 @@ class PlacedOutput:
 
 
 jtu.register_pytree_node(
-    PlacedOutput, lambda out: ((out.tree,), None), lambda _, trees: PlacedOutput(trees[0])
+    PlacedOutput,
+    lambda out: ((out.tree,), None),
+    lambda _, trees: PlacedOutput(trees[0]),
 )
 
 

@@ -68,7 +68,10 @@ def make_program(
     paths = call.dynamic_paths
     flat.__name__ = flat.__qualname__ = name
     flat.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]  # read by `inspect`
-        [inspect.Parameter(_LeafName(p), inspect.Parameter.POSITIONAL_ONLY) for p in paths],
+        [
+            inspect.Parameter(_LeafName(p), inspect.Parameter.POSITIONAL_ONLY)
+            for p in paths
+        ],
         __validate_parameters__=False,
     )
     passed = dict(options.passed)

@@ -265,7 +265,9 @@ class Plan:
             if isinstance(source, tuple):
                 items: Any = [(index, source)]
             else:
-                pairs = enumerate(source) if isinstance(source, list) else source.items()
+                pairs = (
+                    enumerate(source) if isinstance(source, list) else source.items()
+                )
                 items = [((index, key), token) for key, token in pairs]
             places.update(p for p, token in items if token[0] == Origin.CARRIED.value)
         return frozenset(places)

@@ -41,7 +41,9 @@ class Staging:
     binder: Binder
 
     @staticmethod
-    def of(fun: Callable[..., Any], options: Options, *, bound: bool = False) -> Staging:
+    def of(
+        fun: Callable[..., Any], options: Options, *, bound: bool = False
+    ) -> Staging:
         """Open a function and prepare the binding of its arguments."""
         opened = open_function(fun)
         if bound:

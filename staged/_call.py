@@ -2,7 +2,7 @@
 
 `bind` is the only place where arguments become leaves, and `BoundCall` (with the
 `Partition` inside it) the only one where leaves become arguments again. This module
-uses `_abstract`, `_diff`, `_donation`, `_errors`, `_jax`, `_signature`, `_static`.
+uses `_abstract`, `_diff`, `_donation`, `_errors`, `_reprs`, `_signature`, `_static`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import jax.tree_util as jtu
 import numpy as np
 from beartype import beartype
 
-from . import _jax
 from ._abstract import Aval, Context, aval_of, current_context
 from ._diff import Difference, differences
 from ._donation import Donation
 from ._errors import OptionError
+from ._reprs import static_text
 from ._signature import Binder, Parameter, Parameters
 from ._static import (
     check_static,
@@ -249,7 +249,7 @@ class BoundCall:
                 notes += ["donated"] * (path in donated)
                 lines.append(f"  {path}: {', '.join(notes)}")
             else:
-                lines.append(f"  {path} = {next(static)!r}")
+                lines.append(f"  {path} = {static_text(next(static))}")
         return "\n".join(lines)
 
 

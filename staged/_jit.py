@@ -23,6 +23,7 @@ from ._guards import reaches_tracer
 from ._options import UNSPECIFIED, Options, parse_options
 from ._output import unpack
 from ._programs import Program, Programs, make_program, programs_for
+from ._reprs import static_text
 from ._signature import Form, call_object, function_parts
 from ._stages import Lowered, Traced, make_traced
 from ._staging import Staging, code_roots
@@ -223,7 +224,7 @@ class Jitted(Generic[P, R]):
         return make_jitted(method, self.staging.options, bound=True)
 
     def __repr__(self) -> str:
-        return f"staged.jit({self.__wrapped__!r})"
+        return f"staged.jit({static_text(self.__wrapped__)})"
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
         """The trees that the function carries, and all else."""

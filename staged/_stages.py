@@ -26,6 +26,7 @@ from ._equinox import holds_error_check
 from ._errors import OptionError, PlatformMismatchError
 from ._guards import CapturedConstant, captured, refuse_captured_tracers
 from ._output import unpack
+from ._reprs import tree_text
 from ._staging import Staging, code_roots
 
 
@@ -48,9 +49,12 @@ def _out_info(stage: Any) -> Any:
 
 
 def _show(stage: Any) -> str:
-    call, *lines = repr(stage.call).splitlines()
-    title = call.replace("BoundCall", type(stage).__name__)
-    return "\n".join([title, *lines, f"  -> {stage.out_info}"])
+    """The record of a stage under the stage's own title, and the result."""
+    title, _, lines = repr(stage.call).removeprefix("BoundCall").partition("\n")
+    if isinstance(stage, Lowered):
+        title = f"{title.removesuffix(':')} for {', '.join(stage.platforms)}:"
+    result = f"  -> {tree_text(stage.out_info, indent='     ')}"
+    return "\n".join(filter(None, (type(stage).__name__ + title, lines, result)))
 
 
 @final
@@ -267,8 +271,7 @@ class Lowered(Generic[P, R]):
         )
 
     def __repr__(self) -> str:
-        platforms = ", ".join(self.platforms)
-        return f"{_show(self)}\n  for {platforms}"
+        return _show(self)
 
 
 @final

@@ -98,7 +98,11 @@ class Caller:
         buffers = explain_buffers(inputs, given.dynamic_paths, given.donated_mask, name)
         if buffers is not None:
             raise buffers from None
-        found = tuple(d for d in self.call.diff(given) if self._counts(d, given))
+        found = tuple(
+            self._as_placed(d, given)
+            for d in self.call.diff(given)
+            if self._counts(d, given)
+        )
         if found:
             raise CallMismatchError(
                 f"`{name}`: the call is not the one that it was compiled for.\n"
@@ -139,9 +143,20 @@ class Caller:
             difference.given, ArraySharding
         ):
             return difference.kind != "sharding"
+        wanted = self._wanted(difference, given)
+        return wanted is not None and wanted != difference.given
+
+    def _as_placed(self, difference: Difference, given: BoundCall) -> Difference:
+        """A difference in sharding with what the executable wants, not the record."""
+        if difference.kind != "sharding":
+            return difference
+        return attrs.evolve(difference, expected=self._wanted(difference, given))
+
+    def _wanted(self, difference: Difference, given: BoundCall) -> ArraySharding | None:
+        """Where the executable wants the array at the path of a difference."""
         wanted = self.wanted[given.dynamic_paths.index(difference.path)]
         ndim = difference.given.ndim
-        return wanted is not None and ArraySharding(wanted, ndim) != difference.given
+        return None if wanted is None else ArraySharding(wanted, ndim)
 
 
 def abstract_argument(name: str, path: str, leaf: Any) -> AbstractArgumentError:

@@ -10,6 +10,7 @@ from typing import Any, Literal, final
 
 import attrs
 import jax.tree_util as jtu
+import numpy as np
 from beartype import beartype
 
 from ._abstract import Aval
@@ -46,7 +47,7 @@ class Difference:
 
     def __str__(self) -> str:
         what = f"`{self.path}`" if self.path else "the function"
-        expected, given = _text(self.expected), _text(self.given)
+        expected, given = _text(self.kind, self.expected), _text(self.kind, self.given)
         return f"{what}: compiled for {expected}, given {given} ({self.kind})"
 
 
@@ -60,12 +61,16 @@ class Description:
         return self.words
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, (Aval, Description)) or value is None:
+def _text(kind: Kind, value: Any) -> str:
+    if kind == "weak type":
+        return "a weak type" if value else "a strong type"
+    if kind == "sharding" and value is None:
+        return "an uncommitted array"
+    if kind in ("function", "sharding", "donation"):
         return str(value)
-    if hasattr(value, "devices") or isinstance(value, str) and value.startswith("not "):
-        return str(value)
-    return repr(value)
+    if isinstance(value, np.dtype):
+        return value.name
+    return str(value) if isinstance(value, (Aval, Description)) else repr(value)
 
 
 def differences(
@@ -92,7 +97,10 @@ def _describe(tree: Any) -> Any:
     children, treedef = one_level(tree)
     if treedef.node_data() is None or tree is None:
         return tree
-    return Description(f"a {type(tree).__name__} of {len(children)}")
+    name = type(tree).__name__
+    if isinstance(tree, (tuple, list, dict)):
+        return Description(f"{name} of length {len(children)}")
+    return Description(name)
 
 
 def _compare(path: str, expected: Any, given: Any) -> Iterator[Difference]:

@@ -6,10 +6,12 @@ This module uses `_errors`, `_jax` and `_signature`.
 from __future__ import annotations
 
 import difflib
+import sys
 import threading
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
+from pathlib import Path
 from typing import Any, Literal
 
 import attrs
@@ -201,7 +203,18 @@ def _report(
     )
     if unused == "error":
         raise DonationError(message, paths=wasted)
-    warnings.warn(message, UserWarning, stacklevel=2)
+    warnings.warn(message, UserWarning, stacklevel=_level_of_the_caller())
+
+
+_HERE = str(Path(__file__).parent)
+
+
+def _level_of_the_caller() -> int:
+    """The `stacklevel` at which `_report` warns about the line that called `staged`."""
+    level, frame = 1, sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # documented
+    while frame.f_back and frame.f_code.co_filename.startswith((_HERE, "<@beartype")):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def explain_buffers(

@@ -13,6 +13,7 @@ from ._diff import Difference as Difference
 from ._errors import AbstractArgumentError as AbstractArgumentError
 from ._errors import CallMismatchError as CallMismatchError
 from ._errors import ClosedOverTracerError as ClosedOverTracerError
+from ._errors import CompilerOptionError as CompilerOptionError
 from ._errors import DonationError as DonationError
 from ._errors import OptionError as OptionError
 from ._errors import PlatformMismatchError as PlatformMismatchError

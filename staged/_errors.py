@@ -3,6 +3,7 @@
 ```
 StagedError
 ├── OptionError            (ValueError)    an option of `jit` or of a stage is wrong
+├── CompilerOptionError    (JaxRuntimeError)  XLA refuses an option
 ├── SignatureError         (TypeError)     the arguments do not fit the function's signature
 ├── StaticLeafError        (TypeError)     a static value cannot be compared or may change unseen
 ├── CallMismatchError      (TypeError)     a call differs from the one that was compiled
@@ -19,7 +20,9 @@ what was given; what to do. This module imports nothing of the package.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, final
+
+import jax
 
 
 if TYPE_CHECKING:
@@ -44,6 +47,17 @@ class OptionError(StagedError, ValueError):
     def __init__(self, message: str, *, option: str) -> None:
         super().__init__(message)
         self.option = option
+
+
+@final
+class CompilerOptionError(StagedError, jax.errors.JaxRuntimeError):
+    """XLA refuses one of the `compiler_options`, which `options` holds."""
+
+    __module__ = "staged"
+
+    def __init__(self, message: str, *, options: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.options = options
 
 
 @final

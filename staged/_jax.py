@@ -12,10 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax._src import config, core, source_info_util, traceback_util, tree_util
-from jax._src.api import jit as _jit
+from jax._src import (
+    api,
+    config,
+    core,
+    lib,
+    source_info_util,
+    traceback_util,
+    tree_util,
+)
 from jax._src.interpreters import pxla
-from jax._src.lib import _jax as _lib
 
 
 _HERE = Path(__file__).parent
@@ -23,10 +29,34 @@ for _file in _HERE.glob("_*.py"):
     # Our frames are as uninteresting in a user's traceback as JAX's own.
     traceback_util.register_exclusion(str(_file))
 
-flatten: Callable[[Any], tuple[list[Any], Any]] = tree_util.default_registry.flatten
+_Node = tuple[list[tuple[Any, Any]], Any]
+
+# --- types that JAX lacks ---------------------------------------------------------
+
+# What comes from JAX's C++ part has no type, and what mentions it but half of one. All
+# that the package uses of it passes through here; the public names keep their names.
+_any_jax: Any = jax
+_any_api: Any = api
+_any_config: Any = config
+_any_core: Any = core
+_any_lib: Any = lib
+_any_pxla: Any = pxla
+_any_tree: Any = tree_util
+
+Tracer: type[Any] = _any_core.Tracer
+JaxRuntimeError: type[Exception] = _any_jax.errors.JaxRuntimeError
+block_until_ready: Callable[[Any], Any] = _any_jax.block_until_ready
+device_put: Callable[[Any, Any], Any] = _any_jax.device_put
+eval_shape: Callable[..., Any] = _any_jax.eval_shape
+keystr: Callable[[Sequence[Any]], str] = _any_tree.keystr
+register_pytree_node: Callable[..., None] = _any_tree.register_pytree_node
+register_pytree_with_keys: Callable[..., None] = _any_tree.register_pytree_with_keys
+tree_flatten_with_path: Callable[..., _Node] = _any_tree.tree_flatten_with_path
+
+flatten: Callable[[Any], tuple[list[Any], Any]] = _any_tree.default_registry.flatten
 """`jax.tree_util.tree_flatten` without its Python frame."""
 
-jit = _jit
+jit: Callable[..., Any] = _any_api.jit
 """`jax.jit` itself: Equinox replaces the public name when `EQX_ON_ERROR=breakpoint`."""
 
 Miss = Callable[..., tuple[Any, Any, Any]]
@@ -43,15 +73,15 @@ def dispatcher(name: str, fun: Callable[..., Any], miss: Miss) -> Callable[..., 
     configuration, a surrounding trace included: so what `miss` checks once holds for
     every later call that does not reach it. `fun` runs under `jax.disable_jit`.
     """
-    return _lib.pjit(
+    return _any_lib._jax.pjit(
         name,
         fun,
         miss,
         [],
         [],
-        pxla.JitGlobalCppCacheKeys(),
-        tree_util.dispatch_registry,
-        pxla.cc_shard_arg,
+        _any_pxla.JitGlobalCppCacheKeys(),
+        _any_tree.dispatch_registry,
+        _any_pxla.cc_shard_arg,
     )
 
 
@@ -91,12 +121,13 @@ def may_compute() -> bool:
     So it is at the top level, and under `jax.ensure_compile_time_eval()`, which only its
     private flag shows: the surrounding trace stays the current one.
     """
-    return core.trace_ctx.is_top_level() or bool(config.eager_constant_folding.value)
+    at_top_level: bool = _any_core.trace_ctx.is_top_level()
+    return at_top_level or bool(_any_config.eager_constant_folding.value)
 
 
 def transformation(tracer: Any = None) -> str:
     """The transformation that made `tracer`, or the current one, as JAX tells them apart."""
-    trace: Any = core.trace_ctx.trace if tracer is None else tracer._trace
+    trace: Any = _any_core.trace_ctx.trace if tracer is None else tracer._trace
     name = type(trace).__name__
     return _TRANSFORMATIONS.get(name, name.removesuffix("Trace"))
 
@@ -126,11 +157,12 @@ def line_that_uses(traced: jax.stages.Traced, tracer: Any) -> str | None:
 def equations(jaxpr: Any) -> Iterator[Any]:
     """All equations of a jaxpr, those of the jaxprs in their parameters included."""
     seen: set[int] = set()
-    pending = [jaxpr]
+    pending: list[Any] = [jaxpr]
     while pending:
         item = pending.pop()
         if isinstance(item, (tuple, list)):
-            pending.extend(item)
+            parts: Sequence[Any] = item
+            pending.extend(parts)
         elif hasattr(item, "eqns") and id(item) not in seen:
             seen.add(id(item))
             for eqn in item.eqns:
@@ -149,7 +181,7 @@ def platform(lowered: jax.stages.Lowered) -> str:
 
 def platform_here() -> str:
     """The platform of this machine's default devices, by the same kind of name."""
-    client: Any = jax.local_devices()[0].client
+    client: Any = _any_jax.local_devices()[0].client
     return getattr(client, "_raw_platform", client.platform)
 
 

@@ -8,6 +8,7 @@ This module uses all of the above but `_guards`, and no stage.
 from __future__ import annotations
 
 import inspect
+import operator
 import os
 import threading
 import weakref
@@ -237,7 +238,8 @@ class Programs:
         """Let `find` know a program by the values of a call."""
         leaves, treedef = _jax.flatten(values)
         mask = call.partition.mask
-        if all(mask) and len(leaves) == len(values) and self._predicate is None:
+        flat = len(leaves) == len(values) and all(map(operator.is_, leaves, values))
+        if flat and all(mask) and self._predicate is None:
             self._flat[tuple(map(type, values))] = program
             return
         structure = self._structure(treedef)

@@ -23,7 +23,7 @@ from ._call import BoundCall
 from ._calling import Caller, make_caller, refuse
 from ._donation import check_compiled, check_lowered, lower_quietly
 from ._equinox import holds_error_check
-from ._errors import OptionError, PlatformMismatchError
+from ._errors import CompilerOptionError, OptionError, PlatformMismatchError
 from ._guards import CapturedConstant, captured, refuse_captured_tracers
 from ._output import unpack
 from ._reprs import tree_text
@@ -232,7 +232,7 @@ class Lowered(Generic[P, R]):
         **Returns:** a [`staged.Compiled`][], for the call that `call` records.
 
         **Raises:** [`staged.PlatformMismatchError`][] if this is no lowering for this
-        machine's platform; [`staged.OptionError`][] for an option that XLA refuses;
+        machine's platform; [`staged.CompilerOptionError`][] for an option that XLA refuses;
         [`staged.DonationError`][] if XLA cannot use a donated buffer and
         `unused_donation="error"`.
         """
@@ -244,10 +244,10 @@ class Lowered(Generic[P, R]):
         except (jax.errors.JaxRuntimeError, ValueError, TypeError) as error:
             if options is None or "option" not in str(error):
                 raise
-            raise OptionError(
+            raise CompilerOptionError(
                 f"`{call.fun_name}`: XLA refuses the `compiler_options` {options!r}.\n"
                 f"  {error}",
-                option="compiler_options",
+                options=options,
             ) from None
         if self._undecided:
             unused = self._staging.options.donation.unused

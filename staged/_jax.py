@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 from jax._src import (
@@ -161,8 +161,7 @@ def equations(jaxpr: Any) -> Iterator[Any]:
     while pending:
         item = pending.pop()
         if isinstance(item, (tuple, list)):
-            parts: Sequence[Any] = item
-            pending.extend(parts)
+            pending.extend(cast("Sequence[Any]", item))
         elif hasattr(item, "eqns") and id(item) not in seen:
             seen.add(id(item))
             for eqn in item.eqns:

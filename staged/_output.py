@@ -23,25 +23,38 @@ def _is_array(leaf: Any) -> bool:
 
 
 @final
+class _Rest:
+    """What of a result is static. It is compared by identity, as JAX compares structures:
+    the values in it may be of any kind, and need not compare at all.
+    """
+
+    __slots__ = ("leaves", "places", "treedef")
+
+    def __init__(self, treedef: Any, leaves: Sequence[Any], places: Sequence[int]) -> None:
+        self.treedef = treedef
+        self.leaves = leaves
+        self.places = places
+
+
+@final
 class Output:
     """A result with static leaves: its arrays as children, the rest as static data."""
 
     __slots__ = ("arrays", "rest")
 
-    def __init__(self, arrays: Sequence[Any], rest: tuple[Any, ...]) -> None:
+    def __init__(self, arrays: Sequence[Any], rest: _Rest) -> None:
         self.arrays = arrays
         self.rest = rest
 
     def unpack(self) -> Any:
         """The result as the function returned it."""
-        treedef, leaves, places = self.rest
-        leaves = list(leaves)
-        for place, array in zip(places, self.arrays, strict=True):
+        leaves = list(self.rest.leaves)
+        for place, array in zip(self.rest.places, self.arrays, strict=True):
             leaves[place] = array
-        return treedef.unflatten(leaves)
+        return self.rest.treedef.unflatten(leaves)
 
 
-jtu.register_pytree_node(
+_jax.register_pytree_node(
     Output,
     lambda out: (out.arrays, out.rest),
     lambda rest, arrays: Output(arrays, rest),
@@ -66,7 +79,7 @@ class PlacedOutput:
         )
 
 
-jtu.register_pytree_node(
+_jax.register_pytree_node(
     PlacedOutput,
     lambda out: ((out.tree,), None),
     lambda _, trees: PlacedOutput(trees[0]),
@@ -75,7 +88,7 @@ jtu.register_pytree_node(
 
 @final
 class _Static:
-    """A static leaf of a result, as a node without children."""
+    """A static leaf of a result, as a node without children, compared by identity."""
 
     __slots__ = ("value",)
 
@@ -83,8 +96,8 @@ class _Static:
         self.value = value
 
 
-jtu.register_pytree_node(
-    _Static, lambda static: ((), static.value), lambda value, _: _Static(value)
+_jax.register_pytree_node(
+    _Static, lambda static: ((), static), lambda static, _: static
 )
 
 
@@ -100,7 +113,7 @@ def pack(result: Any, *, placed: bool) -> Any:
     arrays = tuple(leaves[i] for i in places)
     for place in places:
         leaves[place] = None
-    return Output(arrays, (treedef, tuple(leaves), places))
+    return Output(arrays, _Rest(treedef, leaves, places))
 
 
 def unpack(packed: Any) -> Any:

@@ -1,7 +1,7 @@
 """Static values: when two of them are the same, and which cannot be trusted.
 
 Equality is strict, since a program that was made for `1` is not one for `1.0` or `True`.
-This module uses `_errors` alone.
+This module uses `_errors` and `_jax`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.tree_util as jtu
 import numpy as np
 
+from . import _jax
 from ._errors import StaticLeafError
 
 
@@ -51,7 +53,7 @@ def strict_key(value: Any) -> Hashable:
         return kind, frozenset(map(strict_key, value))
     if kind is types.MethodType:
         return kind, strict_key(value.__func__), strict_key(value.__self__)
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and not value.dtype.hasobject:
         return kind, value.dtype, value.tobytes()
     if compares_by_identity(value):
         return kind, weakref.ref(value)
@@ -91,7 +93,20 @@ def tree_key(treedef: Any) -> Hashable:
         aux = (aux[0], tuple(aux[1]))
     elif kind is dict or kind is OrderedDict:
         aux = tuple(aux)  # JAX gives the keys as a list
+    aux = _without_names(kind, aux)
     return kind, strict_key(aux), tuple(map(tree_key, treedef.children()))
+
+
+def _without_names(kind: Any, aux: Any) -> Any:
+    """The static data of a node without what a wrapper of Equinox copies of a function.
+
+    That is its name, its documentation and its annotations, a dict: all of them say
+    nothing that the function itself, which is in the tree too, does not say.
+    """
+    if type(aux) is tuple and aux and type(aux[0]) is tuple:
+        if any(type(name) is dict for name in aux[0]) and issubclass(kind, eqx.Module):
+            return aux[1:]
+    return aux
 
 
 # --- hygiene ----------------------------------------------------------------------
@@ -135,10 +150,11 @@ _TRUSTED = ("jax", "jaxlib", "numpy", "equinox", "functools", "builtins", "stage
 
 def _is_plain_object(value: Any) -> bool:
     """Whether `value` is a user's object without a value of its own: not code."""
-    root = type(value).__module__.partition(".")[0]
+    kind = type(value)
     if isinstance(value, (type, types.FunctionType, types.ModuleType)):
         return False
-    return root not in _TRUSTED and compares_by_identity(value)
+    root = kind.__module__.partition(".")[0]
+    return root not in _TRUSTED and kind.__eq__ is object.__eq__
 
 
 def _array_in(value: Any) -> str | None:
@@ -172,7 +188,7 @@ def _parts(item: Any) -> Iterator[tuple[str, Any]]:
             yield "{...}", part
     else:
         for keys, part in one_level(item)[0]:
-            yield jtu.keystr(keys), part
+            yield _jax.keystr(keys), part
 
 
 def attributes(item: Any) -> Iterator[tuple[str, Any]]:
@@ -190,7 +206,7 @@ def one_level(node: Any) -> tuple[list[tuple[Any, Any]], Any]:
 
     A leaf has no children and the structure of a leaf.
     """
-    children, treedef = jtu.tree_flatten_with_path(
+    children, treedef = _jax.tree_flatten_with_path(
         node, is_leaf=lambda item: item is not node
     )
     return ([] if treedef.node_data() is None else children), treedef
@@ -201,10 +217,17 @@ def static_parts(node: Any, treedef: Any) -> list[tuple[str, Any]]:
 
     JAX keeps them without names: they are found among the node's attributes.
     """
-    _, aux = treedef.node_data()
+    kind, aux = treedef.node_data()
     if isinstance(node, (dict, list, tuple)) or node is None:
         return []
+    aux = _without_names(kind, aux)
     named = list(attributes(node))
+    for keys, child in one_level(node)[0]:
+        key = keys[0].name if isinstance(keys[0], jtu.GetAttrKey) else None
+        for index, (name, held) in enumerate(named):
+            if name == key or (key is None and held is child):
+                del named[index]
+                break
     parts = aux if type(aux) is tuple else (aux,)
     return [
         (next((f".{name}" for name, held in named if held is part), ""), part)
@@ -222,14 +245,14 @@ def check_structure(roots: Iterable[tuple[str, Any]], fun_name: str) -> None:
             continue
         for name, part in static_parts(node, treedef):
             check_static(part, f"{path}{name}", fun_name)
-        pending.extend((path + jtu.keystr(keys), child) for keys, child in children)
+        pending.extend((path + _jax.keystr(keys), child) for keys, child in children)
 
 
 @functools.cache
 def holdable(dtype: np.dtype[Any]) -> bool:
     """Whether JAX has arrays of a NumPy dtype: not of strings, objects or times."""
     try:
-        jax.dtypes.canonicalize_dtype(dtype)
+        jax.typeof(np.empty(0, dtype))
     except TypeError:
         return False
     return True

@@ -1,6 +1,6 @@
 """What a stage knows of an array: its abstract value, and the context it is used in.
 
-This module imports nothing of the package.
+This module uses `_jax` alone.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import attrs
 import jax
 import numpy as np
 from beartype import beartype
+
+from . import _jax
 
 
 @final
@@ -70,7 +72,7 @@ def aval_of(leaf: Any) -> Aval:
         typed: Any = jax.typeof(leaf)
         shape, dtype, weak_type = typed.shape, typed.dtype, typed.weak_type
         sharding = None
-        if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer):
+        if isinstance(leaf, jax.Array) and not isinstance(leaf, _jax.Tracer):
             sharding = leaf.sharding if leaf.committed else None
     sharding = getattr(sharding, "sharding", sharding)  # a `Format` has a layout too
     placed = (

@@ -16,10 +16,10 @@ from typing import Any, final
 import attrs
 import equinox as eqx
 import jax
-import jax.tree_util as jtu
 import numpy as np
 from beartype import beartype
 
+from . import _jax
 from ._abstract import Aval, Context, aval_of, current_context
 from ._diff import Difference, differences
 from ._donation import Donation
@@ -47,7 +47,7 @@ def is_dynamic(dynamic: Predicate, leaf: Any) -> bool:
         if dynamic is eqx.is_array or dynamic is eqx.is_array_like:
             return True
         answers: list[bool] = []
-        jax.eval_shape(lambda stand_in: answers.append(bool(dynamic(stand_in))), leaf)
+        _jax.eval_shape(lambda stand_in: answers.append(bool(dynamic(stand_in))), leaf)
         return answers[0]
     if isinstance(leaf, (np.ndarray, np.generic)) and not holdable(leaf.dtype):
         return False
@@ -88,8 +88,8 @@ def path_of(parameters: Parameters, keys: Sequence[Any]) -> str:
     """A tree path in the user's terms: `model.layers[0].weight`."""
     parameter, rest = parameters.items[keys[0].idx], tuple(keys[1:])
     if parameter.kind is Parameter.VAR_KEYWORD and rest:
-        return f"{rest[0].key}{jtu.keystr(rest[1:])}"
-    return f"{parameter.name}{jtu.keystr(rest)}"
+        return f"{rest[0].key}{_jax.keystr(rest[1:])}"
+    return f"{parameter.name}{_jax.keystr(rest)}"
 
 
 def named(parameters: Parameters, values: Sequence[Any]) -> dict[str, Any]:
@@ -267,7 +267,7 @@ def bind(
     """
     values = binder.bind(args, kwargs)
     parameters, name = binder.parameters, binder.fun_name
-    keyed, treedef = jtu.tree_flatten_with_path(values)
+    keyed, treedef = _jax.tree_flatten_with_path(values)
     paths = tuple(path_of(parameters, keys) for keys, _ in keyed)
     leaves = [leaf for _, leaf in keyed]
     mask = tuple(is_dynamic(dynamic, leaf) for leaf in leaves)

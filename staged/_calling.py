@@ -86,7 +86,7 @@ class Caller:
     ) -> Any:
         """Raise the error that says why a call failed, or `error` if it is not ours."""
         staging, name = self.staging, self.call.fun_name
-        keyed = jtu.tree_leaves_with_path(staging.binder.bind(args, kwargs))
+        keyed, _ = _jax.tree_flatten_with_path(staging.binder.bind(args, kwargs))
         parameters = staging.binder.parameters
         require_top_level(
             [leaf for _, leaf in keyed],
@@ -179,11 +179,11 @@ def _same(leaf: Any, key: Any) -> bool:
 def _placed(leaf: Any, target: Any) -> Any:
     if target is None or not isinstance(leaf, jax.Array):
         return leaf
-    if isinstance(leaf, jax.core.Tracer) or not leaf.committed:
+    if isinstance(leaf, _jax.Tracer) or not leaf.committed:
         return leaf
     if leaf.sharding.is_equivalent_to(target, leaf.ndim):
         return leaf
-    return jax.device_put(leaf, target)
+    return _jax.device_put(leaf, target)
 
 
 def place(leaves: Sequence[Any], targets: Sequence[Any]) -> list[Any]:

@@ -1,6 +1,6 @@
 """The differences of two calls, leaf by leaf, in the user's own terms.
 
-This module uses `_abstract` and `_static`.
+This module uses `_abstract`, `_jax` and `_static`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, final
 
 import attrs
-import jax.tree_util as jtu
 import numpy as np
 from beartype import beartype
 
+from . import _jax
 from ._abstract import Aval
 from ._static import one_level, static_parts, strict_key
 
@@ -113,8 +113,8 @@ def _compare(path: str, expected: Any, given: Any) -> Iterator[Difference]:
         yield _structure(path, expected, given)
         return
     yield from _compare_static(path, (expected, our_node), (given, their_node))
-    our_children = {jtu.keystr(keys): child for keys, child in ours}
-    their_children = {jtu.keystr(keys): child for keys, child in theirs}
+    our_children = {_jax.keystr(keys): child for keys, child in ours}
+    their_children = {_jax.keystr(keys): child for keys, child in theirs}
     for key in dict.fromkeys([*our_children, *their_children]):
         below = path + key
         if key in our_children and key in their_children:

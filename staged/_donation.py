@@ -225,7 +225,7 @@ def explain_buffers(
         path
         for leaf, path in zip(leaves, paths, strict=True)
         if isinstance(leaf, jax.Array)
-        and not isinstance(leaf, jax.core.Tracer)
+        and not isinstance(leaf, _jax.Tracer)
         and leaf.is_deleted()
     )
     if gone:

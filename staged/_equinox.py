@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import equinox as eqx
-import jax
 from equinox import _errors, _jit
 
 from . import _jax
@@ -62,7 +61,7 @@ def _is_error_callback(callback: Any) -> bool:
 
 
 @contextmanager
-def equinox_errors(jit_id: bytes) -> Iterator[None]:
+def equinox_errors(jit_id: bytes) -> Generator[None]:
     """Raise `equinox.EquinoxRuntimeError` for the error of an `equinox.error_if`.
 
     `jit_id` is the value of the local variable `__equinox_jit_id__` in the frame of the
@@ -70,7 +69,7 @@ def equinox_errors(jit_id: bytes) -> Iterator[None]:
     """
     try:
         yield
-    except (jax.errors.JaxRuntimeError, ValueError) as error:
+    except (_jax.JaxRuntimeError, ValueError) as error:
         last: Any = getattr(_jit, "last_error_info", None)
         if last is None or _MARK not in str(error):
             raise
@@ -89,4 +88,4 @@ def equinox_errors(jit_id: bytes) -> Iterator[None]:
 def waiting(jit_id: bytes, call: Callable[..., _T], *args: Any) -> _T:
     """The result of `call(*args)` when it is there, or Equinox's error."""
     with equinox_errors(jit_id):
-        return jax.block_until_ready(call(*args))
+        return _jax.block_until_ready(call(*args))

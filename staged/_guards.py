@@ -11,7 +11,6 @@ from typing import Any, final
 
 import attrs
 import jax
-import jax.tree_util as jtu
 import numpy as np
 from beartype import beartype
 
@@ -29,7 +28,7 @@ def require_top_level(
     `jax.ensure_compile_time_eval()` asks for just that, and is obeyed.
     """
     for leaf, path in zip(leaves, paths, strict=True):
-        if isinstance(leaf, jax.core.Tracer):
+        if isinstance(leaf, _jax.Tracer):
             where = _jax.transformation(leaf)
             raise TopLevelOnlyError(
                 f"`{fun_name}` is compiled, and was called inside a JAX "
@@ -96,7 +95,7 @@ def refuse_captured_tracers(
 ) -> None:
     """Refuse a function that closes over tracers: its program would lack an input."""
     tracers = [
-        c for c in _jax.captured_constants(traced) if isinstance(c, jax.core.Tracer)
+        c for c in _jax.captured_constants(traced) if isinstance(c, _jax.Tracer)
     ]
     if not tracers:
         return
@@ -128,7 +127,7 @@ def refuse_captured_tracers(
 
 def reaches_tracer(roots: Iterable[tuple[str, Any]]) -> bool:
     """Whether a tracer can be reached from some objects, through closures and all."""
-    return any(isinstance(item, jax.core.Tracer) for _, item in _reachable(roots))
+    return any(isinstance(item, _jax.Tracer) for _, item in _reachable(roots))
 
 
 _CODE_DEPTH = 6
@@ -185,7 +184,7 @@ def _reached(name: str, item: Any) -> Iterator[tuple[str, Any]]:
                 yield key, value
         children = () if isinstance(item, jax.stages.Wrapped) else one_level(item)[0]
         for keys, child in children:
-            yield f"{name}{jtu.keystr(keys)}", child
+            yield f"{name}{_jax.keystr(keys)}", child
         if not children:
             for key, child in attributes(item):
                 yield f"{name}.{key}", child

@@ -265,7 +265,7 @@ def _flatten_with_keys(jitted: Any) -> tuple[Any, Any]:
     return tuple(zip(map(jtu.GetAttrKey, names), parts, strict=True)), aux
 
 
-jtu.register_pytree_with_keys(
+_jax.register_pytree_with_keys(
     Jitted,
     _flatten_with_keys,
     _put_together,

@@ -15,6 +15,7 @@ import equinox as eqx
 import jax
 import jax.tree_util as jtu
 
+from . import _jax
 from ._call import Predicate
 from ._donation import Donation, parse_donation
 from ._errors import OptionError
@@ -163,12 +164,12 @@ def _broadcast(
     parts, prefix_def = one_level(prefix)
     if prefix_def.node_data() is None or type(prefix) is not type(tree):
         raise _no_prefix(prefix, path, fun_name)
-    by_key = {jtu.keystr(keys): part for keys, part in parts}
-    if set(by_key) != {jtu.keystr(keys) for keys, _ in children}:
+    by_key = {_jax.keystr(keys): part for keys, part in parts}
+    if set(by_key) != {_jax.keystr(keys) for keys, _ in children}:
         raise _no_prefix(prefix, path, fun_name)
     found: list[Any] = []
     for keys, child in children:
-        key = jtu.keystr(keys)
+        key = _jax.keystr(keys)
         found += _broadcast(by_key[key], child, path + key, mask, fun_name)
     return found
 

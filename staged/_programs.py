@@ -18,7 +18,6 @@ from typing import Any
 
 import attrs
 import equinox as eqx
-import jax
 
 from . import _jax
 from ._call import BoundCall, Predicate
@@ -68,7 +67,7 @@ def make_program(
 
     paths = call.dynamic_paths
     flat.__name__ = flat.__qualname__ = name
-    flat.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]  # read by `inspect`
+    flat.__signature__ = inspect.Signature(  # read by `inspect`
         [
             inspect.Parameter(_LeafName(p), inspect.Parameter.POSITIONAL_ONLY)
             for p in paths
@@ -106,7 +105,7 @@ def _jit_miss(
 
     def miss(*leaves: Any) -> tuple[Any, Any, Any]:
         if not _jax.may_compute() or any(
-            isinstance(leaf, jax.core.Tracer) for leaf in leaves
+            isinstance(leaf, _jax.Tracer) for leaf in leaves
         ):
             return inner(*leaves)  # inlined into the surrounding program
         __equinox_jit_id__ = os.urandom(16)

@@ -241,7 +241,7 @@ class Lowered(Generic[P, R]):
         lowered = self._for(_jax.platform_here())
         try:
             compiled = lowered.compile(compiler_options=options)
-        except (jax.errors.JaxRuntimeError, ValueError, TypeError) as error:
+        except (_jax.JaxRuntimeError, ValueError, TypeError) as error:
             if options is None or "option" not in str(error):
                 raise
             raise CompilerOptionError(

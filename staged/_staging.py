@@ -78,7 +78,7 @@ class Staging:
     def without_tracers(self) -> Staging:
         """The same, with abstract values in place of tracers that the function carries."""
         parts, form = function_parts(self.fun)
-        if not any(isinstance(x, jax.core.Tracer) for x in jtu.tree_leaves(parts)):
+        if not any(isinstance(x, _jax.Tracer) for x in jtu.tree_leaves(parts)):
             return self
         fun = form.build(jtu.tree_map(_abstract, parts))
         return Staging.of(fun, self.options, bound=self.bound)
@@ -116,4 +116,4 @@ def code_roots(staging: Staging, call: BoundCall) -> Iterator[tuple[str, Any]]:
         if treedef.node_data() is not None:
             for name, part in static_parts(node, treedef):
                 yield f"{path}{name}", part
-        pending += [(path + jtu.keystr(keys), child) for keys, child in children]
+        pending += [(path + _jax.keystr(keys), child) for keys, child in children]

@@ -5,6 +5,8 @@ This module uses all others.
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, final, overload
@@ -137,8 +139,26 @@ class _Entry:
         self.programs.clear()
 
 
+class _Attributes:
+    """Where a `Jitted` keeps its attributes, below its own `__dict__`."""
+
+
+_attributes: Any = _Attributes.__dict__["__dict__"]
+
+
+def _copied_by_beartype() -> bool:
+    """Whether `beartype` reads the attributes of a `Jitted`, to put them elsewhere."""
+    reader = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]  # it has no public name
+    caller = reader.f_back
+    return (
+        reader.f_code is functools.update_wrapper.__code__
+        and caller is not None
+        and caller.f_globals.get("__name__", "").startswith("beartype.")
+    )
+
+
 @final
-class Jitted(Generic[P, R]):
+class Jitted(_Attributes, Generic[P, R]):
     """A function that `jit` returned: callable, and the entrance to the stages.
 
     It is a pytree whose leaves are those of the function, and a descriptor, so that a
@@ -153,15 +173,6 @@ class Jitted(Generic[P, R]):
         self._parts = parts
         self._aux = aux
         self.__wrapped__ = fun
-        # A decorator that replaces this object by a function, as `beartype.claw` does
-        # with one in a module, copies what stands here. Bound to the entry and not to
-        # the object, they make no cycle.
-        self.__dict__.update(
-            trace=entry.trace,
-            lower=entry.lower,
-            eval_shape=entry.eval_shape,
-            clear_cache=entry.clear_cache,
-        )
         for name in (
             "__module__",
             "__doc__",
@@ -170,9 +181,23 @@ class Jitted(Generic[P, R]):
         ):
             value = getattr(fun, name, None)
             if value is not None and not isinstance(value, property):
-                self.__dict__[name] = value
+                setattr(self, name, value)
         self.__name__ = entry.staging.binder.fun_name
         self.__qualname__ = getattr(fun, "__qualname__", self.__name__)
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]  # of `object`
+        """The attributes, which a wrapper of this object copies.
+
+        `beartype.claw` replaces this object, if it is one in a module, by a function that
+        checks the types; on it, the methods are to be found too. On any other wrapper,
+        such as JAX's of a gradient, they would stage another function than it.
+        """
+        attributes = _attributes.__get__(self)
+        if not _copied_by_beartype():
+            return attributes
+        names = ("trace", "lower", "eval_shape", "clear_cache")
+        return attributes | {name: getattr(self._entry, name) for name in names}
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function: traced and compiled at the first call of each kind.

@@ -194,7 +194,10 @@ def donation_of_arguments(lowered: jax.stages.Lowered, count: int) -> list[bool 
     offset = len(raw._lowering.const_args)
     kept = sorted(i for i in raw._lowering.compile_args["kept_var_idx"] if i >= offset)
     module: Any = lowered.compiler_ir("stablehlo")
-    (main,) = (op for op in module.body.operations if op.name.value == "main")
+    # The module may hold meshes too, which have no name of this kind.
+    operations = module.body.operations
+    functions = (op for op in operations if op.operation.name == "func.func")
+    (main,) = (op for op in functions if op.name.value == "main")
     attributes = list(main.arg_attrs) if kept else []
     usable: list[bool | None] = [False] * count
     # Tokens and hoisted constants stand in front of the arguments.

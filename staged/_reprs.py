@@ -32,6 +32,7 @@ class _Shown:
     """A leaf as it is to be read."""
 
     text: str
+    abstract: bool
 
     def __repr__(self) -> str:
         return self.text
@@ -40,11 +41,18 @@ class _Shown:
 def _shown(leaf: Any) -> _Shown:
     if isinstance(leaf, jax.ShapeDtypeStruct):
         aval = aval_of(leaf)
-        return _Shown(f"weak {aval}" if aval.weak_type else str(aval))
-    return _Shown(static_text(leaf))
+        return _Shown(f"weak {aval}" if aval.weak_type else str(aval), True)
+    return _Shown(static_text(leaf), False)
 
 
-def tree_text(tree: Any, *, indent: str) -> str:
-    """A tree with its abstract arrays as `float32[3]`; later lines are indented."""
-    text = eqx.tree_pformat(jtu.tree_map(_shown, tree), width=84 - len(indent))
-    return text.replace("\n", f"\n{indent}")
+def tree_text(tree: Any) -> str:
+    """A tree in one line where it fits, else one line for each leaf, by its path."""
+    shown = jtu.tree_map(_shown, tree)
+    text = eqx.tree_pformat(shown, width=80)
+    if "\n" not in text:
+        return text
+    lines: list[str] = []
+    for keys, leaf in jtu.tree_leaves_with_path(shown):
+        mark = ": " if leaf.abstract else " = "
+        lines.append(f"{jtu.keystr(keys)}{mark}{leaf}")
+    return "\n".join(lines)

@@ -53,8 +53,9 @@ def _show(stage: Any) -> str:
     title, _, lines = repr(stage.call).removeprefix("BoundCall").partition("\n")
     if isinstance(stage, Lowered):
         title = f"{title.removesuffix(':')} for {', '.join(stage.platforms)}:"
-    result = f"  -> {tree_text(stage.out_info, indent='     ')}"
-    return "\n".join(filter(None, (type(stage).__name__ + title, lines, result)))
+    result = tree_text(stage.out_info).replace("\n", "\n     ")
+    shown = (type(stage).__name__ + title, lines, f"  -> {result}")
+    return "\n".join(filter(None, shown))
 
 
 @final

@@ -5,7 +5,7 @@ This module uses `_jax` alone.
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any, cast, final
 
 import attrs
 import jax
@@ -31,14 +31,15 @@ class ArraySharding:
         )
 
     def __hash__(self) -> int:
-        devices = frozenset(self.sharding.device_set)
-        return hash((devices, self.sharding.memory_kind, self.ndim))
+        sharding: Any = cast("Any", self.sharding)
+        return hash((frozenset(sharding.device_set), sharding.memory_kind, self.ndim))
 
     def __str__(self) -> str:
-        spec = getattr(self.sharding, "spec", None)
+        sharding = cast("Any", self.sharding)
+        spec = getattr(sharding, "spec", None)  # only named shardings have one
         if spec is not None:
-            return f"{spec} over {dict(self.sharding.mesh.shape)}"  # pyright: ignore[reportAttributeAccessIssue]  # only named shardings have a spec
-        return ", ".join(sorted(map(str, self.sharding.device_set)))
+            return f"{spec} over {dict(sharding.mesh.shape)}"
+        return ", ".join(sorted(map(str, sharding.device_set)))
 
 
 @final
@@ -113,7 +114,7 @@ class Context:
 def current_context() -> Context:
     """The context in force here and now."""
     config: Any = jax.config
-    mesh = jax.sharding.get_abstract_mesh()
+    mesh: Any = jax.sharding.get_abstract_mesh()
     return Context(
         enable_x64=config.jax_enable_x64,
         default_matmul_precision=config.jax_default_matmul_precision,
@@ -121,7 +122,7 @@ def current_context() -> Context:
         numpy_rank_promotion=config.jax_numpy_rank_promotion,
         default_prng_impl=config.jax_default_prng_impl,
         threefry_partitionable=config.jax_threefry_partitionable,
-        mesh=None if mesh is None or mesh.empty else mesh,
+        mesh=None if mesh.empty else mesh,
     )
 
 

@@ -5,8 +5,8 @@ This module imports nothing of the package.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, final
+from collections.abc import Mapping, Sequence
+from typing import Any, cast, final
 
 import attrs
 from beartype import beartype
@@ -53,11 +53,12 @@ def cost_analysis_of(stage: Any) -> CostAnalysis | None:
     except Exception:
         return None
     if isinstance(raw, (list, tuple)):
-        raw = raw[0] if raw else None
+        raw = cast("Sequence[Any]", raw)[0] if raw else None
     if not isinstance(raw, Mapping):
         return None
-    figures = {name: raw.get(name) for name in ("flops", "transcendentals")}
-    figures["bytes_accessed"] = raw.get("bytes accessed")
+    found = cast("Mapping[str, Any]", raw)
+    figures = {name: found.get(name) for name in ("flops", "transcendentals")}
+    figures["bytes_accessed"] = found.get("bytes accessed")
     return CostAnalysis(
         **{
             # XLA marks what it does not know with a negative number.

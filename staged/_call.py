@@ -2,7 +2,8 @@
 
 `bind` is the only place where arguments become leaves, and `BoundCall` (with the
 `Partition` inside it) the only one where leaves become arguments again. This module
-uses `_abstract`, `_diff`, `_donation`, `_errors`, `_reprs`, `_signature`, `_static`.
+uses `_abstract`, `_diff`, `_donation`, `_errors`, `_jax`, `_reprs`, `_signature` and
+`_static`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from typing import Any, final
 import attrs
 import equinox as eqx
 import jax
-import numpy as np
 from beartype import beartype
 
 from . import _jax
@@ -27,6 +27,7 @@ from ._errors import OptionError
 from ._reprs import static_text
 from ._signature import Binder, Parameter, Parameters
 from ._static import (
+    NUMPY,
     check_static,
     check_structure,
     holdable,
@@ -49,7 +50,7 @@ def is_dynamic(dynamic: Predicate, leaf: Any) -> bool:
         answers: list[bool] = []
         _jax.eval_shape(lambda stand_in: answers.append(bool(dynamic(stand_in))), leaf)
         return answers[0]
-    if isinstance(leaf, (np.ndarray, np.generic)) and not holdable(leaf.dtype):
+    if isinstance(leaf, NUMPY) and not holdable(leaf.dtype):
         return False
     return bool(dynamic(leaf))
 
@@ -86,7 +87,8 @@ class Partition:
 
 def path_of(parameters: Parameters, keys: Sequence[Any]) -> str:
     """A tree path in the user's terms: `model.layers[0].weight`."""
-    parameter, rest = parameters.items[keys[0].idx], tuple(keys[1:])
+    index: int = keys[0].idx
+    parameter, rest = parameters.items[index], tuple(keys[1:])
     if parameter.kind is Parameter.VAR_KEYWORD and rest:
         return f"{rest[0].key}{_jax.keystr(rest[1:])}"
     return f"{parameter.name}{_jax.keystr(rest)}"

@@ -12,6 +12,7 @@ from itertools import compress
 from typing import Any, NoReturn
 
 import attrs
+import equinox as eqx
 import jax
 import jax.tree_util as jtu
 
@@ -19,11 +20,11 @@ from . import _jax
 from ._abstract import ArraySharding, aval_of, current_context
 from ._call import BoundCall, is_dynamic, path_of
 from ._diff import Difference, listed
-from ._donation import explain_buffers
+from ._donation import blames_buffer, explain_buffers
 from ._equinox import waiting
 from ._errors import AbstractArgumentError, CallMismatchError, StagedError
 from ._guards import require_top_level
-from ._output import unpack
+from ._output import PACKED, unpack
 from ._staging import Staging
 from ._static import strict_key
 
@@ -39,6 +40,7 @@ class _Refused(Exception):
 class Caller:
     """How one executable is called.
 
+    `flat` says that every parameter is one array, so that there is nothing to flatten;
     `numbers` are the inputs for which JAX's dispatch would take a Python number for an
     array; `targets` are the shardings to copy to, if that was asked for.
     """
@@ -47,6 +49,7 @@ class Caller:
     call: BoundCall
     dispatch: Callable[..., Any]
     plain: int
+    flat: bool
     treedef: Any
     statics: tuple[tuple[int, Any, Any], ...]
     numbers: tuple[int, ...]
@@ -56,10 +59,11 @@ class Caller:
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result for some arguments."""
         if kwargs or len(args) != self.plain:
-            values = self.staging.binder.bind(args, kwargs)
+            inputs, treedef = _jax.flatten(self.staging.binder.bind(args, kwargs))
+        elif self.flat:
+            inputs, treedef = args, self.treedef
         else:
-            values = args
-        inputs, treedef = _jax.flatten(values)
+            inputs, treedef = _jax.flatten(args)
         if treedef != self.treedef:
             return self._explain(args, kwargs, None)
         if self.statics:
@@ -75,11 +79,12 @@ class Caller:
             if self.targets:
                 inputs = list(map(_placed, inputs, self.targets))
         try:
-            return unpack(self.dispatch(*inputs))
-        except StagedError:
+            out = self.dispatch(*inputs)
+        except (StagedError, eqx.EquinoxRuntimeError):
             raise
         except (_Refused, TypeError, ValueError, RuntimeError) as error:
             return self._explain(args, kwargs, error)
+        return unpack(out) if type(out) in PACKED else out
 
     def _explain(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception | None
@@ -95,9 +100,12 @@ class Caller:
         )
         given, inputs = staging.bind(args, kwargs)
         self._refuse_abstract(given, inputs)
-        buffers = explain_buffers(inputs, given.dynamic_paths, given.donated_mask, name)
-        if buffers is not None:
-            raise buffers from None
+        if error is None or isinstance(error, _Refused) or blames_buffer(error):
+            buffers = explain_buffers(
+                inputs, given.dynamic_paths, given.donated_mask, name
+            )
+            if buffers is not None:
+                raise buffers from None
         found = tuple(
             self._as_placed(d, given)
             for d in self.call.diff(given)
@@ -233,6 +241,8 @@ def make_caller(
         call,
         _jax.dispatcher(name, without_jit, miss),
         staging.binder.plain,
+        jtu.tree_structure((0,) * staging.binder.plain) == call.partition.treedef
+        and all(call.partition.mask),
         call.partition.treedef,
         tuple(zip(places, call.statics, keys, strict=True)),
         numbers,

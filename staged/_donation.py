@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import attrs
 import jax
@@ -64,7 +64,7 @@ class Donation:
                 )
 
     def leaves(self, binder: Binder, plan: Plan, values: Sequence[Any]) -> list[bool]:
-        """For each leaf of the parameters' values: is it donated if it is an array?"""
+        """Whether each leaf of the parameters' values is donated, if it is an array."""
         if not self.any:
             return [False] * len(jtu.tree_leaves(values))
         positional = (
@@ -73,7 +73,7 @@ class Donation:
             Parameter.VAR_POSITIONAL,
         )
         opened = binder.opened
-        owners = [o for _, o in (*opened.values, *opened.keywords.values())]
+        owners: list[Owner] = [o for _, o in (*opened.values, *opened.keywords.values())]
         first = Owner.CALL not in owners  # else the instance was the first one
         donated: list[bool] = []
         for parameter, source, value in zip(
@@ -127,10 +127,9 @@ def parse_donation(donate: Any, unused: Any) -> Donation:
         rest = donate != "none"
         silent: UnusedDonation = "ignore" if donate.startswith("all") else "warn"
         return Donation(rest, everything, rest, (), unused or silent)
-    names = (donate,) if isinstance(donate, str) else donate
-    if not isinstance(names, Iterable) or isinstance(names, (bytes, dict)):
-        names = (names,)
-    names = tuple(names)
+    names: tuple[Any, ...] = (donate,)
+    if isinstance(donate, Iterable) and not isinstance(donate, (str, bytes, dict)):
+        names = tuple(cast("Iterable[Any]", donate))
     if not all(isinstance(name, str) for name in names):
         raise OptionError(
             f"`jit(donate=...)` must be one of {', '.join(map(repr, _WORDS))}, or "
@@ -215,6 +214,11 @@ def _level_of_the_caller() -> int:
     while frame.f_back and frame.f_code.co_filename.startswith((_HERE, "<@beartype")):
         level, frame = level + 1, frame.f_back
     return level
+
+
+def blames_buffer(error: Exception) -> bool:
+    """Whether JAX raised an error for the buffer of an argument."""
+    return any(word in str(error) for word in ("deleted", "donate"))
 
 
 def explain_buffers(

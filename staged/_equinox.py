@@ -16,7 +16,10 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import equinox as eqx
-from equinox import _errors, _jit
+from equinox import (
+    _errors,  # pyright: ignore[reportPrivateUsage]  # see above
+    _jit,  # pyright: ignore[reportPrivateUsage]  # see above
+)
 
 from . import _jax
 

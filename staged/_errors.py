@@ -22,11 +22,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, final
 
-import jax
-
 
 if TYPE_CHECKING:
     from ._diff import Difference
+
+    JaxRuntimeError = RuntimeError  # JAX's own has no type, but that base
+else:
+    from jax.errors import JaxRuntimeError
 
 
 class StagedError(Exception):
@@ -50,7 +52,7 @@ class OptionError(StagedError, ValueError):
 
 
 @final
-class CompilerOptionError(StagedError, jax.errors.JaxRuntimeError):
+class CompilerOptionError(StagedError, JaxRuntimeError):
     """XLA refuses one of the `compiler_options`, which `options` holds."""
 
     __module__ = "staged"

@@ -29,7 +29,9 @@ for _file in _HERE.glob("_*.py"):
     # Our frames are as uninteresting in a user's traceback as JAX's own.
     traceback_util.register_exclusion(str(_file))
 
-_Node = tuple[list[tuple[Any, Any]], Any]
+_Flatten = Callable[[Any], tuple[Any, Any]]
+_Unflatten = Callable[[Any, Any], Any]
+_Keyed = tuple[list[tuple[Any, Any]], Any]
 
 # --- types that JAX lacks ---------------------------------------------------------
 
@@ -43,15 +45,18 @@ _any_lib: Any = lib
 _any_pxla: Any = pxla
 _any_tree: Any = tree_util
 
+GetAttrKey: type[Any] = _any_tree.GetAttrKey
 Tracer: type[Any] = _any_core.Tracer
 JaxRuntimeError: type[Exception] = _any_jax.errors.JaxRuntimeError
 block_until_ready: Callable[[Any], Any] = _any_jax.block_until_ready
 device_put: Callable[[Any, Any], Any] = _any_jax.device_put
-eval_shape: Callable[..., Any] = _any_jax.eval_shape
+eval_shape: Callable[[Callable[[Any], Any], Any], Any] = _any_jax.eval_shape
 keystr: Callable[[Sequence[Any]], str] = _any_tree.keystr
-register_pytree_node: Callable[..., None] = _any_tree.register_pytree_node
-register_pytree_with_keys: Callable[..., None] = _any_tree.register_pytree_with_keys
-tree_flatten_with_path: Callable[..., _Node] = _any_tree.tree_flatten_with_path
+register_pytree_node: Callable[[type[Any], _Flatten, _Unflatten], None]
+register_pytree_node = _any_tree.register_pytree_node
+register_pytree_with_keys: Callable[[type[Any], _Flatten, _Unflatten, _Flatten], None]
+register_pytree_with_keys = _any_tree.register_pytree_with_keys
+tree_flatten_with_path: Callable[..., _Keyed] = _any_tree.tree_flatten_with_path
 
 flatten: Callable[[Any], tuple[list[Any], Any]] = _any_tree.default_registry.flatten
 """`jax.tree_util.tree_flatten` without its Python frame."""

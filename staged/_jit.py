@@ -19,11 +19,11 @@ import jax.tree_util as jtu
 from . import _jax
 from ._call import BoundCall
 from ._calling import abstract_argument, place
-from ._donation import Donate, UnusedDonation, explain_buffers
+from ._donation import Donate, UnusedDonation, blames_buffer, explain_buffers
 from ._errors import OptionError, StagedError
 from ._guards import reaches_tracer
 from ._options import UNSPECIFIED, Options, parse_options
-from ._output import unpack
+from ._output import PACKED, unpack
 from ._programs import Program, Programs, make_program, programs_for
 from ._reprs import static_text
 from ._signature import Form, call_object, function_parts
@@ -65,12 +65,13 @@ class _Entry:
             targets = options.shardings(call.by_name, call.partition.mask, self._name)
             inputs = place(inputs, targets or ())
         try:
-            return unpack(program.call(*inputs))
-        except StagedError:
+            out = program.call(*inputs)
+        except (StagedError, eqx.EquinoxRuntimeError):
             raise
         except (TypeError, ValueError, RuntimeError) as error:
             self._explain(args, kwargs, error)
             raise
+        return unpack(out) if type(out) in PACKED else out
 
     def _first(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -107,9 +108,10 @@ class _Entry:
         """Raise our error for arguments that no program can take."""
         call, inputs = self.staging.bind(args, kwargs)
         paths, donated = call.dynamic_paths, call.donated_mask
-        buffers = explain_buffers(inputs, paths, donated, self._name)
-        if buffers is not None:
-            raise buffers from error
+        if blames_buffer(error):
+            buffers = explain_buffers(inputs, paths, donated, self._name)
+            if buffers is not None:
+                raise buffers from None
 
     def trace(self, /, *args: Any, **kwargs: Any) -> Traced[Any, Any]:
         """See `Jitted.trace`."""

@@ -1,6 +1,6 @@
 """The options of `jit`, checked where they are given.
 
-This module uses `_call`, `_donation`, `_errors`, `_signature` and `_static`.
+This module uses `_call`, `_donation`, `_errors`, `_jax`, `_signature` and `_static`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast, final
 
 import attrs
 import equinox as eqx
@@ -23,7 +23,13 @@ from ._signature import Binder, Parameter
 from ._static import one_level
 
 
-UNSPECIFIED: Any = type("Unspecified", (), {"__repr__": lambda self: "unspecified"})()
+@final
+class _Unspecified:
+    def __repr__(self) -> str:
+        return "unspecified"
+
+
+UNSPECIFIED: Any = _Unspecified()
 """Stands for an option that was not given, where `None` means something to JAX."""
 
 _PASSED = ("keep_unused", "device", "backend", "inline", "compiler_options")
@@ -107,7 +113,7 @@ def parse_options(given: Mapping[str, Any]) -> Options:
         if name not in _DEFAULTS and name not in _PASSED:
             raise _unknown(name)
         (own if name in _DEFAULTS else passed)[name] = value
-    dynamic, in_shardings = own["dynamic"], own["in_shardings"] or {}
+    dynamic, in_shardings = own["dynamic"], own["in_shardings"] or dict[str, Any]()
     if not callable(dynamic):
         raise OptionError(
             "`jit(dynamic=...)` must be a predicate on leaves, such as "
@@ -125,9 +131,9 @@ def parse_options(given: Mapping[str, Any]) -> Options:
             "`jit` takes `device` or `backend`, not both.", option="device"
         )
     options = Options(
-        dynamic,
+        own["dynamic"],
         parse_donation(own["donate"], own["unused_donation"]),
-        dict(in_shardings),
+        dict(cast("Mapping[str, Any]", in_shardings)),
         own["out_shardings"],
         own["reshard"],
         passed,

@@ -10,22 +10,23 @@ from typing import Any, final
 
 import jax
 import jax.tree_util as jtu
-import numpy as np
 
 from . import _jax
-from ._static import holdable
+from ._static import NUMPY, holdable
 
 
 def _is_array(leaf: Any) -> bool:
-    if isinstance(leaf, (np.ndarray, np.generic)):
+    if isinstance(leaf, NUMPY):
         return holdable(leaf.dtype)
     return isinstance(leaf, jax.Array)
 
 
 @final
 class _Rest:
-    """What of a result is static. It is compared by identity, as JAX compares structures:
-    the values in it may be of any kind, and need not compare at all.
+    """What of a result is static.
+
+    It is compared by identity, as JAX compares structures: the values in it may be of
+    any kind, and need not compare at all.
     """
 
     __slots__ = ("leaves", "places", "treedef")
@@ -72,11 +73,7 @@ class PlacedOutput:
 
     def unpack(self) -> Any:
         """The result as the function returned it."""
-        return jtu.tree_map(
-            lambda leaf: leaf.value if isinstance(leaf, _Static) else leaf,
-            self.tree,
-            is_leaf=lambda leaf: isinstance(leaf, _Static),
-        )
+        return jtu.tree_map(_value, self.tree, is_leaf=_is_static)
 
 
 _jax.register_pytree_node(
@@ -101,6 +98,18 @@ _jax.register_pytree_node(
 )
 
 
+def _is_static(leaf: Any) -> bool:
+    return isinstance(leaf, _Static)
+
+
+def _value(leaf: Any) -> Any:
+    return leaf.value if isinstance(leaf, _Static) else leaf
+
+
+PACKED: frozenset[type] = frozenset((Output, PlacedOutput))
+"""What `pack` wraps a result in."""
+
+
 def pack(result: Any, *, placed: bool) -> Any:
     """A result as a tree of arrays; itself if it has no other leaves."""
     leaves, treedef = _jax.flatten(result)
@@ -118,5 +127,4 @@ def pack(result: Any, *, placed: bool) -> Any:
 
 def unpack(packed: Any) -> Any:
     """The result that was packed."""
-    kind = type(packed)
-    return packed.unpack() if kind is Output or kind is PlacedOutput else packed
+    return packed.unpack() if type(packed) in PACKED else packed

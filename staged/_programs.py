@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from itertools import compress
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import equinox as eqx
@@ -114,7 +114,7 @@ def _jit_miss(
         if donates:
             lowered = lower_quietly(traced)
             if check_lowered(lowered, paths, donated, unused, name):
-                check_compiled(lowered.compile(), paths, donated, unused, name)
+                check_compiled(cast("Any", lowered).compile(), paths, donated, unused, name)
         if holds_error_check(traced.jaxpr):
             outputs, _, flag = waiting(__equinox_jit_id__, inner, *leaves)
             return outputs, None, flag
@@ -177,7 +177,8 @@ class Programs:
         structure: Any = self._structures.get(hash(treedef))
         if type(structure) is dict:
             try:
-                structure = structure.get(tree_key(treedef))
+                structures = cast("dict[Hashable, _Structure]", structure)
+                structure = structures.get(tree_key(treedef))
             except TypeError:
                 return None  # it is refused, with a reason, where the record is made
         if structure is None or structure.treedef != treedef:

@@ -13,7 +13,7 @@ import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import attrs
 import equinox as eqx
@@ -130,7 +130,7 @@ def function_parts(fun: Callable[..., Any]) -> tuple[tuple[Any, ...], Form]:
     return (), Form("fixed", fun)
 
 
-def _is_method(fun: Any) -> bool:
+def _is_method(fun: Any) -> TypeGuard[types.MethodType]:
     # Equinox wraps the methods of a Module in a Module of its own.
     return isinstance(fun, types.MethodType) or (
         isinstance(fun, eqx.Module)
@@ -337,15 +337,14 @@ class Binder:
         sources: list[Source] = []
         nested: list[int] = []
         for index, parameter in enumerate(items):
-            source = bound.get(parameter.name)
+            source: Any = bound.get(parameter.name)
             if parameter.kind is Parameter.VAR_POSITIONAL:
-                source = list(source or ())
+                sources.append(list[Token](source or ()))
             elif parameter.kind is Parameter.VAR_KEYWORD:
-                source = dict(source or {})
+                sources.append(dict[str, Token](source or {}))
             else:
                 sources.append(source or (Origin.DEFAULT.value, index))
                 continue
-            sources.append(source)
             nested.append(index)
         return Plan(tuple(sources), tuple(nested))
 
@@ -360,9 +359,10 @@ _PLACEHOLDER = getattr(functools, "Placeholder", object())
 
 
 def _resolve(pools: Any, source: Any) -> Any:
-    if type(source) is tuple:
+    kind: type[Any] = type(source)
+    if kind is tuple:
         return pools[source[0]][source[1]]
-    if type(source) is list:
+    if kind is list:
         return tuple([pools[pool][index] for pool, index in source])
     return {name: pools[pool][index] for name, (pool, index) in source.items()}
 

@@ -13,7 +13,7 @@ import types
 import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -34,6 +34,9 @@ class _Default:
 
 DEFAULT = _Default()
 
+NUMPY: tuple[type[Any], type[Any]] = (np.ndarray, np.generic)
+"""The two kinds of NumPy's values, whose own types have parameters unknown here."""
+
 
 def strict_key(value: Any) -> Hashable:
     """A value that is equal for strictly equal static values only.
@@ -42,7 +45,7 @@ def strict_key(value: Any) -> Hashable:
     compared by identity are referred to weakly, so that a cache does not hold them.
     Raises `TypeError` where a value cannot be hashed or compared.
     """
-    kind = type(value)
+    kind: type[Any] = type(value)
     if kind is float:
         return float, b"nan" if value != value else struct.pack("<d", value)
     if kind is complex:
@@ -53,7 +56,7 @@ def strict_key(value: Any) -> Hashable:
         return kind, frozenset(map(strict_key, value))
     if kind is types.MethodType:
         return kind, strict_key(value.__func__), strict_key(value.__self__)
-    if isinstance(value, np.generic) and not value.dtype.hasobject:
+    if isinstance(value, NUMPY[1]) and not value.dtype.hasobject:
         return kind, value.dtype, value.tobytes()
     if compares_by_identity(value):
         return kind, weakref.ref(value)
@@ -65,7 +68,7 @@ def strict_key(value: Any) -> Hashable:
 
 def compares_by_identity(value: Any) -> bool:
     """Whether `value` is equal to itself alone, and can be referred to weakly."""
-    kind = type(value)
+    kind: type[Any] = type(value)
     if kind.__eq__ is not object.__eq__ or kind.__hash__ is not object.__hash__:
         return isinstance(value, type)
     return kind.__weakrefoffset__ != 0
@@ -172,7 +175,7 @@ def _array_in(value: Any) -> str | None:
             continue
         seen.add(id(item))
         if isinstance(item, jax.Array) or (
-            isinstance(item, np.ndarray) and item.dtype.kind not in "OUSV"
+            isinstance(item, NUMPY[0]) and item.dtype.kind not in "OUSV"
         ):
             return path
         pending.extend((part, path + step) for step, part in _parts(item))
@@ -184,7 +187,7 @@ def _parts(item: Any) -> Iterator[tuple[str, Any]]:
         for name, part in attributes(item):
             yield f".{name}", part
     elif isinstance(item, (set, frozenset)):
-        for part in item:
+        for part in cast("Iterable[Any]", item):
             yield "{...}", part
     else:
         for keys, part in one_level(item)[0]:

@@ -81,7 +81,7 @@ class Donation:
         ):
             for name, token, item in _items(parameter, source, value):
                 if token[0] == Origin.CARRIED.value:
-                    answer = self._carried(owners[token[1]], name)
+                    answer = self._carried(owners[int(token[1])], name)
                 elif first and parameter.kind in positional:
                     answer, first = self.first, False
                 else:

@@ -273,7 +273,7 @@ def _put_together(aux: tuple[Form, Options, bool], parts: Any) -> Jitted[Any, An
     form, options, bound = aux
     staging = Staging.of(form.build(parts), options, bound=bound)
     opened = staging.opened
-    anchor = opened.core
+    anchor: Any = opened.core
     if anchor is call_object:
         anchor = type(opened.values[0][0])
     shape = (

@@ -1,6 +1,6 @@
 """How a record and a stage read in a terminal.
 
-This module uses `_abstract` alone.
+This module uses `_abstract` and `_jax`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import equinox as eqx
 import jax
 import jax.tree_util as jtu
 
+from . import _jax
 from ._abstract import aval_of
 
 
@@ -52,7 +53,7 @@ def tree_text(tree: Any) -> str:
     if "\n" not in text:
         return text
     lines: list[str] = []
-    for keys, leaf in jtu.tree_leaves_with_path(shown):
+    for keys, leaf in _jax.tree_flatten_with_path(shown)[0]:
         mark = ": " if leaf.abstract else " = "
-        lines.append(f"{jtu.keystr(keys)}{mark}{leaf}")
+        lines.append(f"{_jax.keystr(keys)}{mark}{leaf}")
     return "\n".join(lines)

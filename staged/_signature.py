@@ -359,7 +359,7 @@ _PLACEHOLDER = getattr(functools, "Placeholder", object())
 
 
 def _resolve(pools: Any, source: Any) -> Any:
-    kind: type[Any] = type(source)
+    kind = type(source)  # pyright: ignore[reportUnknownVariableType]  # of a value of any type
     if kind is tuple:
         return pools[source[0]][source[1]]
     if kind is list:

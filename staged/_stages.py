@@ -48,7 +48,7 @@ def _out_info(stage: Any) -> Any:
     return unpack(jtu.tree_map(plain, stage.out_info))
 
 
-def _show(stage: Any) -> str:
+def _show(stage: "Traced[P, R] | Lowered[P, R] | Compiled[P, R]") -> str:
     """The record of a stage under the stage's own title, and the result."""
     title, _, lines = repr(stage.call).removeprefix("BoundCall").partition("\n")
     if isinstance(stage, Lowered):

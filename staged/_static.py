@@ -45,15 +45,15 @@ def strict_key(value: Any) -> Hashable:
     compared by identity are referred to weakly, so that a cache does not hold them.
     Raises `TypeError` where a value cannot be hashed or compared.
     """
-    kind: type[Any] = type(value)
+    kind = type(value)  # pyright: ignore[reportUnknownVariableType]  # of a value of any type
     if kind is float:
         return float, b"nan" if value != value else struct.pack("<d", value)
     if kind is complex:
         return complex, strict_key(value.real), strict_key(value.imag)
     if isinstance(value, tuple):
-        return kind, tuple(map(strict_key, value))
+        return kind, tuple(map(strict_key, value))  # pyright: ignore[reportUnknownArgumentType]  # of anything
     if isinstance(value, frozenset):
-        return kind, frozenset(map(strict_key, value))
+        return kind, frozenset(map(strict_key, value))  # pyright: ignore[reportUnknownArgumentType]  # of anything
     if kind is types.MethodType:
         return kind, strict_key(value.__func__), strict_key(value.__self__)
     if isinstance(value, NUMPY[1]) and not value.dtype.hasobject:
@@ -68,7 +68,7 @@ def strict_key(value: Any) -> Hashable:
 
 def compares_by_identity(value: Any) -> bool:
     """Whether `value` is equal to itself alone, and can be referred to weakly."""
-    kind: type[Any] = type(value)
+    kind = type(value)  # pyright: ignore[reportUnknownVariableType]  # of a value of any type
     if kind.__eq__ is not object.__eq__ or kind.__hash__ is not object.__hash__:
         return isinstance(value, type)
     return kind.__weakrefoffset__ != 0
@@ -107,8 +107,9 @@ def _without_names(kind: Any, aux: Any) -> Any:
     nothing that the function itself, which is in the tree too, does not say.
     """
     if type(aux) is tuple and aux and type(aux[0]) is tuple:
-        if any(type(name) is dict for name in aux[0]) and issubclass(kind, eqx.Module):
-            return aux[1:]
+        names, *rest = cast("tuple[Any, ...]", aux)
+        if any(type(name) is dict for name in names) and issubclass(kind, eqx.Module):
+            return tuple(rest)
     return aux
 
 
@@ -153,7 +154,7 @@ _TRUSTED = ("jax", "jaxlib", "numpy", "equinox", "functools", "builtins", "stage
 
 def _is_plain_object(value: Any) -> bool:
     """Whether `value` is a user's object without a value of its own: not code."""
-    kind = type(value)
+    kind = type(value)  # pyright: ignore[reportUnknownVariableType]  # of a value of any type
     if isinstance(value, (type, types.FunctionType, types.ModuleType)):
         return False
     root = kind.__module__.partition(".")[0]
@@ -209,9 +210,11 @@ def one_level(node: Any) -> tuple[list[tuple[Any, Any]], Any]:
 
     A leaf has no children and the structure of a leaf.
     """
-    children, treedef = _jax.tree_flatten_with_path(
-        node, is_leaf=lambda item: item is not node
-    )
+
+    def is_leaf(item: Any) -> bool:
+        return item is not node
+
+    children, treedef = _jax.tree_flatten_with_path(node, is_leaf=is_leaf)
     return ([] if treedef.node_data() is None else children), treedef
 
 
@@ -231,7 +234,7 @@ def static_parts(node: Any, treedef: Any) -> list[tuple[str, Any]]:
             if name == key or (key is None and held is child):
                 del named[index]
                 break
-    parts = aux if type(aux) is tuple else (aux,)
+    parts = cast("tuple[Any, ...]", aux) if type(aux) is tuple else (aux,)
     return [
         (next((f".{name}" for name, held in named if held is part), ""), part)
         for part in parts

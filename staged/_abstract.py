@@ -36,10 +36,16 @@ class ArraySharding:
 
     def __str__(self) -> str:
         sharding = cast("Any", self.sharding)
-        spec = getattr(sharding, "spec", None)  # only named shardings have one
-        if spec is not None:
-            return f"{spec} over {dict(sharding.mesh.shape)}"
-        return ", ".join(sorted(map(str, sharding.device_set)))
+        text = ", ".join(sorted(map(str, sharding.device_set)))
+        if isinstance(sharding, jax.sharding.NamedSharding):
+            text = f"{sharding.spec} over {dict(sharding.mesh.shape)}"
+            if isinstance(sharding.mesh, jax.sharding.Mesh):
+                ids = sharding.mesh.device_ids.flatten().tolist()
+                if ids != list(range(len(ids))):
+                    text = f"{text} of the devices {ids}"
+        kind, device = sharding.memory_kind, next(iter(sharding.device_set))
+        usual = kind is None or kind == device.default_memory().kind
+        return text if usual else f"{text} in {kind}"
 
 
 @final

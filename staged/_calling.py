@@ -17,7 +17,7 @@ import jax
 import jax.tree_util as jtu
 
 from . import _jax
-from ._abstract import ArraySharding, aval_of, current_context
+from ._abstract import ArraySharding, Aval, aval_of, current_context
 from ._call import BoundCall, is_dynamic, path_of
 from ._diff import Difference, listed
 from ._donation import blames_buffer, explain_buffers
@@ -197,6 +197,38 @@ def _placed(leaf: Any, target: Any) -> Any:
 def place(leaves: Sequence[Any], targets: Sequence[Any]) -> list[Any]:
     """Copy committed arrays that are elsewhere to where they are wanted."""
     return list(map(_placed, leaves, targets))
+
+
+def unplaced(call: BoundCall, targets: Sequence[Any]) -> tuple[Aval, ...]:
+    """The abstract leaves of a call whose arrays will be copied to where they are wanted."""
+    return tuple(
+        aval if target is None else attrs.evolve(aval, sharding=None)
+        for aval, target in zip(call.avals, targets, strict=True)
+    )
+
+
+def misplaced(call: BoundCall, targets: Sequence[Any]) -> CallMismatchError | None:
+    """The error for arrays that are elsewhere than `in_shardings` wants; else `None`."""
+    found: list[Difference] = []
+    for path, aval, target in zip(call.dynamic_paths, call.avals, targets, strict=True):
+        if aval.sharding is None or not isinstance(target, jax.sharding.Sharding):
+            continue
+        wanted = ArraySharding(target, len(aval.shape))
+        if wanted != aval.sharding:
+            found.append(
+                Difference(
+                    path=path, kind="sharding", expected=wanted, given=aval.sharding
+                )
+            )
+    if not found:
+        return None
+    return CallMismatchError(
+        f"`{call.fun_name}`: an argument is not where `in_shardings` wants it.\n"
+        f"{listed(found)}\n"
+        "Move it there by `jax.device_put`, or let each call copy it: "
+        "`jit(reshard=True)`.",
+        differences=tuple(found),
+    )
 
 
 def make_caller(

@@ -28,6 +28,7 @@ _HERE = Path(__file__).parent
 for _file in _HERE.glob("_*.py"):
     # Our frames are as uninteresting in a user's traceback as JAX's own.
     traceback_util.register_exclusion(str(_file))
+    source_info_util.register_exclusion(str(_file))
 
 _Flatten = Callable[[Any], tuple[Any, Any]]
 _Unflatten = Callable[[Any, Any], Any]

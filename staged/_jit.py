@@ -18,7 +18,7 @@ import jax.tree_util as jtu
 
 from . import _jax
 from ._call import BoundCall
-from ._calling import abstract_argument, place
+from ._calling import abstract_argument, misplaced, place, unplaced
 from ._donation import Donate, UnusedDonation, blames_buffer, explain_buffers
 from ._errors import OptionError, StagedError
 from ._guards import reaches_tracer
@@ -62,8 +62,7 @@ class _Entry:
         options = self.staging.options
         if options.reshard and options.in_shardings:
             call, _ = self.staging.bind(args, kwargs)
-            targets = options.shardings(call.by_name, call.partition.mask, self._name)
-            inputs = place(inputs, targets or ())
+            inputs = place(inputs, self._targets(call))
         try:
             out = program.call(*inputs)
         except (StagedError, eqx.EquinoxRuntimeError):
@@ -112,6 +111,15 @@ class _Entry:
             buffers = explain_buffers(inputs, paths, donated, self._name)
             if buffers is not None:
                 raise buffers from None
+        elsewhere = misplaced(call, self._targets(call))
+        if elsewhere is not None:
+            raise elsewhere from None
+
+    def _targets(self, call: BoundCall) -> Sequence[Any]:
+        """The sharding that `in_shardings` asks for, or `None`, for each dynamic leaf."""
+        mask = call.partition.mask
+        found = self.staging.options.shardings(call.by_name, mask, self._name)
+        return found or (None,) * len(call.avals)
 
     def trace(self, /, *args: Any, **kwargs: Any) -> Traced[Any, Any]:
         """See `Jitted.trace`."""
@@ -125,6 +133,20 @@ class _Entry:
 
     def _traced(self, args: Any, kwargs: Any) -> tuple[BoundCall, Any]:
         call, inputs = self.staging.bind(args, kwargs)
+        options = self.staging.options
+        if options.in_shardings:
+            targets = self._targets(call)
+            if options.reshard:
+                call = attrs.evolve(call, avals=unplaced(call, targets))
+                structs = [aval.struct() for aval in call.avals]
+                inputs = [
+                    x if isinstance(x, _jax.Tracer) else s
+                    for x, s in zip(inputs, structs, strict=True)
+                ]
+            else:
+                elsewhere = misplaced(call, targets)
+                if elsewhere is not None:
+                    raise elsewhere
         return call, self._program(call).jitted.trace(*inputs)
 
     def lower(self, /, *args: Any, **kwargs: Any) -> Lowered[Any, Any]:

@@ -92,8 +92,14 @@ class Options:
         found: list[Any] = []
         for name, tree in named.items():
             prefix = self.in_shardings.get(name)
-            found.extend(_broadcast(prefix, tree, name, static, fun_name))
+            misfit = _Misfit(fun_name, "in_shardings", "argument")
+            found.extend(_broadcast(prefix, tree, name, static, misfit))
         return tuple(s for s, m in zip(found, mask, strict=True) if m)
+
+    def check_result(self, result: Any, mask: Sequence[bool], fun_name: str) -> None:
+        """Refuse `out_shardings` that are no prefix of the result's tree."""
+        misfit = _Misfit(fun_name, "out_shardings", "result")
+        _broadcast(self.out_shardings, result, "result", iter(mask), misfit)
 
 
 _DEFAULTS: dict[str, Any] = {
@@ -126,6 +132,11 @@ def parse_options(given: Mapping[str, Any]) -> Options:
             f"{in_shardings!r}.",
             option="in_shardings",
         )
+    if not isinstance(own["reshard"], bool):
+        raise OptionError(
+            f"`jit(reshard=...)` must be True or False, given {own['reshard']!r}.",
+            option="reshard",
+        )
     if passed.get("device") is not None and passed.get("backend") is not None:
         raise OptionError(
             "`jit` takes `device` or `backend`, not both.", option="device"
@@ -154,8 +165,25 @@ def _unknown(name: str) -> OptionError:
     return OptionError(f"`jit` has no option `{name}`.{hint}", option=name)
 
 
+@attrs.frozen
+class _Misfit:
+    """The error for shardings that are no prefix of a tree."""
+
+    fun_name: str
+    option: str
+    what: str
+
+    def __call__(self, prefix: Any, path: str) -> OptionError:
+        return OptionError(
+            f"`{self.fun_name}`: `{self.option}` does not fit the {self.what} at "
+            f"`{path}`.\n"
+            f"  expected a sharding or a prefix of the tree there, given {prefix!r}.",
+            option=self.option,
+        )
+
+
 def _broadcast(
-    prefix: Any, tree: Any, path: str, mask: Iterator[bool], fun_name: str
+    prefix: Any, tree: Any, path: str, mask: Iterator[bool], misfit: _Misfit
 ) -> list[Any]:
     """One sharding for each leaf of a tree, from a prefix of it."""
     if prefix is None or isinstance(
@@ -165,24 +193,16 @@ def _broadcast(
     children, treedef = one_level(tree)
     if treedef.node_data() is None:
         if next(mask):
-            raise _no_prefix(prefix, path, fun_name)
+            raise misfit(prefix, path)
         return [None]  # a static leaf matches whatever stands there
     parts, prefix_def = one_level(prefix)
     if prefix_def.node_data() is None or type(prefix) is not type(tree):
-        raise _no_prefix(prefix, path, fun_name)
+        raise misfit(prefix, path)
     by_key = {_jax.keystr(keys): part for keys, part in parts}
     if set(by_key) != {_jax.keystr(keys) for keys, _ in children}:
-        raise _no_prefix(prefix, path, fun_name)
+        raise misfit(prefix, path)
     found: list[Any] = []
     for keys, child in children:
         key = _jax.keystr(keys)
-        found += _broadcast(by_key[key], child, path + key, mask, fun_name)
+        found += _broadcast(by_key[key], child, path + key, mask, misfit)
     return found
-
-
-def _no_prefix(prefix: Any, path: str, fun_name: str) -> OptionError:
-    return OptionError(
-        f"`{fun_name}`: `in_shardings` does not fit the argument at `{path}`.\n"
-        f"  expected a sharding or a prefix of the tree there, given {prefix!r}.",
-        option="in_shardings",
-    )

@@ -5,7 +5,7 @@ This module uses `_jax` and `_static`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import jax
@@ -110,12 +110,24 @@ PACKED: frozenset[type] = frozenset((Output, PlacedOutput))
 """What `pack` wraps a result in."""
 
 
-def pack(result: Any, *, placed: bool) -> Any:
+def pack_placed(result: Any, check: Callable[[Any, Sequence[bool]], None]) -> Any:
+    """A result as a tree of arrays that a prefix of shardings fits.
+
+    `check` is called with the result, and whether each of its leaves is an array.
+    """
+    leaves, treedef = _jax.flatten(result)
+    mask = list(map(_is_array, leaves))
+    check(result, mask)
+    wrapped = [
+        leaf if is_array else _Static(leaf)
+        for leaf, is_array in zip(leaves, mask, strict=True)
+    ]
+    return PlacedOutput(treedef.unflatten(wrapped))
+
+
+def pack(result: Any) -> Any:
     """A result as a tree of arrays; itself if it has no other leaves."""
     leaves, treedef = _jax.flatten(result)
-    if placed:
-        wrapped = [leaf if _is_array(leaf) else _Static(leaf) for leaf in leaves]
-        return PlacedOutput(treedef.unflatten(wrapped))
     places = tuple(i for i, leaf in enumerate(leaves) if _is_array(leaf))
     if len(places) == len(leaves):
         return result

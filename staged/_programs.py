@@ -24,7 +24,7 @@ from ._call import BoundCall, Predicate
 from ._donation import check_compiled, check_lowered, lower_quietly
 from ._equinox import holds_error_check, waiting
 from ._options import UNSPECIFIED, Options
-from ._output import PlacedOutput, pack
+from ._output import PlacedOutput, pack, pack_placed
 from ._static import (
     DEFAULT,
     compares_by_identity,
@@ -63,7 +63,11 @@ def make_program(
     def flat(*leaves: Any) -> Any:
         statics = [static() for static in statics_held]
         args, kwargs = partition.arguments(leaves, statics)
-        return pack(core_held()(*args, **kwargs), placed=placed)
+        result = core_held()(*args, **kwargs)
+        return pack_placed(result, check_result) if placed else pack(result)
+
+    def check_result(result: Any, mask: Sequence[bool]) -> None:
+        options.check_result(result, mask, name)
 
     paths = call.dynamic_paths
     flat.__name__ = flat.__qualname__ = name

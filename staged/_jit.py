@@ -9,12 +9,21 @@ import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, final, overload
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    final,
+    overload,
+)
 
 import attrs
 import equinox as eqx
 import jax
-import jax.tree_util as jtu
 
 from . import _jax
 from ._call import BoundCall
@@ -35,6 +44,11 @@ P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 Q = ParamSpec("Q")
 T = TypeVar("T")
+S = TypeVar("S")
+
+Receiver = Literal["instance", "class", "none"]
+"""What a `Jitted` binds when it is found in a class: as a function, as a `classmethod`,
+or, as a `staticmethod` and a bound method, nothing."""
 
 
 @attrs.frozen(eq=False)
@@ -266,11 +280,32 @@ class Jitted(_Attributes, Generic[P, R]):
         """Forget every program, so that the next call traces anew."""
         self._entry.clear_cache()
 
+    @overload  # a class method, by the type of its first parameter
+    def __get__(
+        self: Jitted[Concatenate[type[S], Q], T], instance: S | None, owner: type[S]
+    ) -> Jitted[Q, T]: ...
+    @overload  # a method, from its class
+    def __get__(
+        self, instance: None, owner: type[Any] | None = None
+    ) -> Jitted[P, R]: ...
+    @overload  # a method
+    def __get__(
+        self: Jitted[Concatenate[S, Q], T],
+        instance: S,
+        owner: type[Any] | None = None,
+    ) -> Jitted[Q, T]: ...
+    @overload  # a static method, or a function kept in an instance
+    def __get__(
+        self, instance: object, owner: type[Any] | None = None
+    ) -> Jitted[P, R]: ...
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        if instance is None:
+        receiver = self._aux[-1]
+        if receiver == "class":
+            instance = type(instance) if owner is None else owner
+        if instance is None or receiver == "none":
             return self
         method = MethodType(self.staging.fun, instance)
-        return make_jitted(method, self.staging.options, bound=True)
+        return make_jitted(method, self.staging.options, bound=True, receiver="none")
 
     def __repr__(self) -> str:
         return f"staged.jit({static_text(self.__wrapped__)})"
@@ -285,14 +320,22 @@ class Jitted(_Attributes, Generic[P, R]):
         return self._entry.staging
 
 
-def make_jitted(fun: Any, options: Options, *, bound: bool = False) -> Jitted[Any, Any]:
+def make_jitted(
+    fun: Any,
+    options: Options,
+    *,
+    bound: bool = False,
+    receiver: Receiver = "instance",
+) -> Jitted[Any, Any]:
     """A `Jitted` that shares its programs with all others of the same function."""
     parts, form = function_parts(fun)
-    return _put_together((form, options, bound), parts)
+    return _put_together((form, options, bound, receiver), parts)
 
 
-def _put_together(aux: tuple[Form, Options, bool], parts: Any) -> Jitted[Any, Any]:
-    form, options, bound = aux
+def _put_together(
+    aux: tuple[Form, Options, bool, Receiver], parts: Any
+) -> Jitted[Any, Any]:
+    form, options, bound, _ = aux
     staging = Staging.of(form.build(parts), options, bound=bound)
     opened = staging.opened
     anchor: Any = opened.core
@@ -311,7 +354,7 @@ def _put_together(aux: tuple[Form, Options, bool], parts: Any) -> Jitted[Any, An
 def _flatten_with_keys(jitted: Any) -> tuple[Any, Any]:
     parts, aux = jitted.tree_flatten()
     names = aux[0].names(len(parts))
-    return tuple(zip(map(jtu.GetAttrKey, names), parts, strict=True)), aux
+    return tuple(zip(map(_jax.GetAttrKey, names), parts, strict=True)), aux
 
 
 _jax.register_pytree_with_keys(
@@ -332,14 +375,14 @@ def jit(
     out_shardings: Any = UNSPECIFIED,
     reshard: bool = False,
     keep_unused: bool = False,
-    device: jax.Device | None = None,
+    device: Any = None,
     backend: str | None = None,
     inline: bool = False,
     compiler_options: Mapping[str, Any] | None = None,
 ) -> _Decorator: ...
 @overload
 def jit(
-    fun: Callable[Q, T],
+    fun: Callable[Q, T] | classmethod[S, Q, T],
     /,
     *,
     donate: Donate = "none",
@@ -349,7 +392,7 @@ def jit(
     out_shardings: Any = UNSPECIFIED,
     reshard: bool = False,
     keep_unused: bool = False,
-    device: jax.Device | None = None,
+    device: Any = None,
     backend: str | None = None,
     inline: bool = False,
     compiler_options: Mapping[str, Any] | None = None,
@@ -395,22 +438,30 @@ def jit(fun: Any = UNSPECIFIED, /, **options: Any) -> Any:
     ```
     """
     parsed = parse_options(options)
-    if fun is UNSPECIFIED:
-        return lambda fun: _jit(fun, parsed)
-    return _jit(fun, parsed)
+
+    def decorate(fun: Any, /) -> Jitted[Any, Any]:
+        return _jit(fun, parsed)
+
+    return decorate if fun is UNSPECIFIED else _jit(fun, parsed)
 
 
 class _Decorator(Protocol):
-    def __call__(self, fun: Callable[Q, T], /) -> Jitted[Q, T]: ...
+    def __call__(
+        self, fun: Callable[Q, T] | classmethod[S, Q, T], /
+    ) -> Jitted[Q, T]: ...
 
 
 def _jit(fun: Any, options: Options) -> Jitted[Any, Any]:
+    receiver: Receiver = "instance"
+    if isinstance(fun, (classmethod, staticmethod)):
+        receiver = "class" if isinstance(fun, classmethod) else "none"
+        fun = fun.__func__
     if not callable(fun):
         raise OptionError(
             f"`jit` needs a callable, given {fun!r} of type `{type(fun).__name__}`.\n"
             "Options are given by keyword: `jit(fun, donate='all')`.",
             option="fun",
         )
-    jitted = make_jitted(fun, options)
+    jitted = make_jitted(fun, options, receiver=receiver)
     options.check_names(jitted.staging.binder)
     return jitted

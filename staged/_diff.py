@@ -14,7 +14,7 @@ from beartype import beartype
 
 from . import _jax
 from ._abstract import Aval
-from ._static import one_level, static_parts, strict_key
+from ._static import one_level, static_parts, strict_key, tree_key
 
 
 Kind = Literal[
@@ -112,7 +112,8 @@ def _compare(path: str, expected: Any, given: Any) -> Iterator[Difference]:
     if type(expected) is not type(given):
         yield _structure(path, expected, given)
         return
-    yield from _compare_static(path, (expected, our_node), (given, their_node))
+    static = list(_compare_static(path, (expected, our_node), (given, their_node)))
+    yield from static
     our_children = {_jax.keystr(keys): child for keys, child in ours}
     their_children = {_jax.keystr(keys): child for keys, child in theirs}
     for key in dict.fromkeys([*our_children, *their_children]):
@@ -125,6 +126,20 @@ def _compare(path: str, expected: Any, given: Any) -> Iterator[Difference]:
                 our_children.get(key, _NOTHING),
                 their_children.get(key, _NOTHING),
             )
+    same_children = set(our_children) == set(their_children)
+    if not static and same_children and tree_key(our_node) != tree_key(their_node):
+        # The order of an `OrderedDict`, say.
+        yield Difference(
+            path=path,
+            kind="structure",
+            expected=_describe_data(our_node),
+            given=_describe_data(their_node),
+        )
+
+
+def _describe_data(treedef: Any) -> Description:
+    kind, data = treedef.node_data()
+    return Description(f"{kind.__name__} with {data}")
 
 
 def _structure(path: str, expected: Any, given: Any) -> Difference:

@@ -34,6 +34,9 @@ class _Default:
 
 DEFAULT = _Default()
 
+type_of: Callable[[Any], type[Any]] = type
+"""`type` of a value that a type checker knows nothing of."""
+
 NUMPY: tuple[type[Any], type[Any]] = (np.ndarray, np.generic)
 """The two kinds of NumPy's values, whose own types have parameters unknown here."""
 
@@ -45,7 +48,7 @@ def strict_key(value: Any) -> Hashable:
     compared by identity are referred to weakly, so that a cache does not hold them.
     Raises `TypeError` where a value cannot be hashed or compared.
     """
-    kind = type(value)  # pyright: ignore[reportUnknownVariableType]  # of a value of any type
+    kind = type_of(value)
     if kind is float:
         return float, b"nan" if value != value else struct.pack("<d", value)
     if kind is complex:
@@ -68,7 +71,7 @@ def strict_key(value: Any) -> Hashable:
 
 def compares_by_identity(value: Any) -> bool:
     """Whether `value` is equal to itself alone, and can be referred to weakly."""
-    kind = type(value)  # pyright: ignore[reportUnknownVariableType]  # of a value of any type
+    kind = type_of(value)
     if kind.__eq__ is not object.__eq__ or kind.__hash__ is not object.__hash__:
         return isinstance(value, type)
     return kind.__weakrefoffset__ != 0
@@ -106,10 +109,9 @@ def _without_names(kind: Any, aux: Any) -> Any:
     That is its name, its documentation and its annotations, a dict: all of them say
     nothing that the function itself, which is in the tree too, does not say.
     """
-    if type(aux) is tuple and aux and type(aux[0]) is tuple:
-        names, *rest = cast("tuple[Any, ...]", aux)
-        if any(type(name) is dict for name in names) and issubclass(kind, eqx.Module):
-            return tuple(rest)
+    if type_of(aux) is tuple and aux and type_of(aux[0]) is tuple:
+        if any(type(name) is dict for name in aux[0]) and issubclass(kind, eqx.Module):
+            return aux[1:]
     return aux
 
 
@@ -154,7 +156,7 @@ _TRUSTED = ("jax", "jaxlib", "numpy", "equinox", "functools", "builtins", "stage
 
 def _is_plain_object(value: Any) -> bool:
     """Whether `value` is a user's object without a value of its own: not code."""
-    kind = type(value)  # pyright: ignore[reportUnknownVariableType]  # of a value of any type
+    kind = type_of(value)
     if isinstance(value, (type, types.FunctionType, types.ModuleType)):
         return False
     root = kind.__module__.partition(".")[0]
@@ -221,12 +223,22 @@ def one_level(node: Any) -> tuple[list[tuple[Any, Any]], Any]:
 def static_parts(node: Any, treedef: Any) -> list[tuple[str, Any]]:
     """The static data of a pytree node, each part with its name as the user wrote it.
 
-    JAX keeps them without names: they are found among the node's attributes.
+    JAX keeps them without names: a dataclass says which of its fields they are, and
+    those of other nodes are found among the node's attributes.
     """
     kind, aux = treedef.node_data()
+    if kind is defaultdict:
+        return [(".default_factory", aux[0])]
     if isinstance(node, (dict, list, tuple)) or node is None:
         return []
     aux = _without_names(kind, aux)
+    parts = aux if type_of(aux) is tuple else (aux,)
+    fields = dataclasses.fields(node) if dataclasses.is_dataclass(node) else ()
+    static = [f".{field.name}" for field in fields if field.metadata.get("static")]
+    if 0 < len(static) <= len(parts):
+        # Equinox puts a mark of its own before the values of the fields.
+        names = [""] * (len(parts) - len(static)) + static
+        return list(zip(names, parts, strict=True))
     named = list(attributes(node))
     for keys, child in one_level(node)[0]:
         key = keys[0].name if isinstance(keys[0], jtu.GetAttrKey) else None
@@ -234,11 +246,19 @@ def static_parts(node: Any, treedef: Any) -> list[tuple[str, Any]]:
             if name == key or (key is None and held is child):
                 del named[index]
                 break
-    parts = cast("tuple[Any, ...]", aux) if type(aux) is tuple else (aux,)
-    return [
-        (next((f".{name}" for name, held in named if held is part), ""), part)
-        for part in parts
-    ]
+    for name, held in named:
+        if held is aux:
+            return [(f".{name}", aux)]
+    return [(_take(named, part), part) for part in parts]
+
+
+def _take(named: list[tuple[str, Any]], part: Any) -> str:
+    """The name of the first attribute that is `part`, which is then taken."""
+    for index, (name, held) in enumerate(named):
+        if held is part:
+            del named[index]
+            return f".{name}"
+    return ""
 
 
 def check_structure(roots: Iterable[tuple[str, Any]], fun_name: str) -> None:

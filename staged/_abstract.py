@@ -9,7 +9,6 @@ from typing import Any, cast, final
 
 import attrs
 import jax
-import numpy as np
 from beartype import beartype
 
 from . import _jax
@@ -37,7 +36,7 @@ class ArraySharding:
     def __str__(self) -> str:
         sharding = cast("Any", self.sharding)
         text = ", ".join(sorted(map(str, sharding.device_set)))
-        if isinstance(sharding, jax.sharding.NamedSharding):
+        if isinstance(self.sharding, jax.sharding.NamedSharding):
             text = f"{sharding.spec} over {dict(sharding.mesh.shape)}"
             if isinstance(sharding.mesh, jax.sharding.Mesh):
                 ids = sharding.mesh.device_ids.flatten().tolist()
@@ -60,7 +59,7 @@ class Aval:
 
     def __str__(self) -> str:
         shape = ",".join(map(str, self.shape))
-        return f"{np.dtype(self.dtype).name if isinstance(self.dtype, np.dtype) else self.dtype}[{shape}]"
+        return f"{getattr(self.dtype, 'name', self.dtype)}[{shape}]"
 
     def struct(self) -> jax.ShapeDtypeStruct:
         """The same as JAX's own type."""

@@ -273,7 +273,7 @@ def make_caller(
         call,
         _jax.dispatcher(name, without_jit, miss),
         staging.binder.plain,
-        jtu.tree_structure((0,) * staging.binder.plain) == call.partition.treedef
+        _jax.flatten((0,) * staging.binder.plain)[1] == call.partition.treedef
         and all(call.partition.mask),
         call.partition.treedef,
         tuple(zip(places, call.statics, keys, strict=True)),

@@ -17,6 +17,7 @@ from typing import (
     ParamSpec,
     Protocol,
     TypeVar,
+    cast,
     final,
     overload,
 )
@@ -38,6 +39,7 @@ from ._reprs import static_text
 from ._signature import Form, call_object, function_parts
 from ._stages import Lowered, Traced, make_traced
 from ._staging import Staging, code_roots
+from ._static import type_of
 
 
 P = ParamSpec("P")
@@ -301,7 +303,7 @@ class Jitted(_Attributes, Generic[P, R]):
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         receiver = self._aux[-1]
         if receiver == "class":
-            instance = type(instance) if owner is None else owner
+            instance = type_of(instance) if owner is None else owner
         if instance is None or receiver == "none":
             return self
         method = MethodType(self.staging.fun, instance)
@@ -340,7 +342,7 @@ def _put_together(
     opened = staging.opened
     anchor: Any = opened.core
     if anchor is call_object:
-        anchor = type(opened.values[0][0])
+        anchor = type_of(opened.values[0][0])
     shape = (
         tuple(owner for _, owner in opened.values),
         tuple((name, owner) for name, (_, owner) in opened.keywords.items()),
@@ -455,7 +457,7 @@ def _jit(fun: Any, options: Options) -> Jitted[Any, Any]:
     receiver: Receiver = "instance"
     if isinstance(fun, (classmethod, staticmethod)):
         receiver = "class" if isinstance(fun, classmethod) else "none"
-        fun = fun.__func__
+        fun = cast("Any", fun).__func__
     if not callable(fun):
         raise OptionError(
             f"`jit` needs a callable, given {fun!r} of type `{type(fun).__name__}`.\n"

@@ -21,7 +21,7 @@ import jax.tree_util as jtu
 
 from . import _jax
 from ._errors import SignatureError
-from ._static import DEFAULT, strict_key, tree_key
+from ._static import DEFAULT, strict_key, tree_key, type_of
 
 
 Parameter = inspect.Parameter
@@ -359,7 +359,7 @@ _PLACEHOLDER = getattr(functools, "Placeholder", object())
 
 
 def _resolve(pools: Any, source: Any) -> Any:
-    kind = type(source)  # pyright: ignore[reportUnknownVariableType]  # of a value of any type
+    kind = type_of(source)
     if kind is tuple:
         return pools[source[0]][source[1]]
     if kind is list:

@@ -1,6 +1,6 @@
 """The differences of two calls, leaf by leaf, in the user's own terms.
 
-This module uses `_abstract`, `_jax` and `_static`.
+This module uses `_abstract`, `_jax`, `_reprs` and `_static`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from beartype import beartype
 
 from . import _jax
 from ._abstract import Aval
+from ._reprs import static_text
 from ._static import one_level, static_parts, strict_key, tree_key
 
 
@@ -48,6 +49,8 @@ class Difference:
     def __str__(self) -> str:
         what = f"`{self.path}`" if self.path else "the function"
         expected, given = _text(self.kind, self.expected), _text(self.kind, self.given)
+        if expected == given:  # two functions of one name, say
+            expected, given = repr(self.expected), repr(self.given)
         return f"{what}: compiled for {expected}, given {given} ({self.kind})"
 
 
@@ -70,7 +73,7 @@ def _text(kind: Kind, value: Any) -> str:
         return str(value)
     if isinstance(value, np.dtype):
         return value.name
-    return str(value) if isinstance(value, (Aval, Description)) else repr(value)
+    return str(value) if isinstance(value, (Aval, Description)) else static_text(value)
 
 
 def differences(

@@ -17,7 +17,7 @@ from . import _jax
 @final
 @attrs.frozen(eq=False)
 class ArraySharding:
-    """Where a committed array lives; equal if JAX's dispatch takes one for the other."""
+    """Where a committed array lives; equal if JAX's dispatch takes one for another."""
 
     sharding: jax.sharding.Sharding
     ndim: int
@@ -70,7 +70,7 @@ class Aval:
 
 
 def aval_of(leaf: Any) -> Aval:
-    """The abstract value of an array, a tracer, a number or a `jax.ShapeDtypeStruct`."""
+    """The abstract value of an array, tracer, number or `jax.ShapeDtypeStruct`."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         dtype, sharding = jax.dtypes.canonicalize_dtype(leaf.dtype), leaf.sharding
         shape, weak_type = leaf.shape, bool(leaf.weak_type)
@@ -108,7 +108,7 @@ class Context:
     mesh: Any = None
 
     def numerics(self) -> tuple[tuple[str, Any], ...]:
-        """All but the mesh, by name: what decides the numbers that a program computes."""
+        """All but the mesh, by name: what decides the numbers that come out."""
         return tuple(
             (field.name, getattr(self, field.name))
             for field in attrs.fields(Context)

@@ -50,7 +50,7 @@ def cost_analysis_of(stage: Any) -> CostAnalysis | None:
     """The cost analysis of one of JAX's stages; `None` where the backend has none."""
     try:
         raw: Any = stage.cost_analysis()
-    except Exception:
+    except Exception:  # noqa: BLE001  # any error means that there is none
         return None
     if isinstance(raw, (list, tuple)):
         raw = cast("Sequence[Any]", raw)[0] if raw else None
@@ -72,7 +72,7 @@ def memory_analysis_of(compiled: Any) -> MemoryAnalysis | None:
     """The memory analysis of an executable; `None` where the backend has none."""
     try:
         raw: Any = compiled.memory_analysis()
-    except Exception:
+    except Exception:  # noqa: BLE001  # any error means that there is none
         return None
     if raw is None:
         return None

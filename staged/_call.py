@@ -168,7 +168,7 @@ class BoundCall:
 
     @property
     def dynamic_paths(self) -> tuple[str, ...]:
-        """The tree paths of the dynamic leaves, in the order of the program's inputs."""
+        """The tree paths of the dynamic leaves, in the order of the inputs."""
         return tuple(compress(self._paths, self.partition.mask))
 
     def diff(self, other: BoundCall) -> tuple[Difference, ...]:
@@ -264,8 +264,8 @@ def bind(
 ) -> tuple[BoundCall, list[Any]]:
     """The record of a call, and its dynamic leaves; the one place that makes either.
 
-    Raises `SignatureError` where the arguments do not fit, and `StaticLeafError` where a
-    static value cannot be compared.
+    Raises `SignatureError` where the arguments do not fit, and `StaticLeafError` where
+    a static value cannot be compared.
     """
     values = binder.bind(args, kwargs)
     parameters, name = binder.parameters, binder.fun_name
@@ -315,7 +315,8 @@ def _aval(leaf: Any, path: str, dynamic: Predicate, fun_name: str) -> Aval:
         raise OptionError(
             f"`{fun_name}`: `dynamic` answers differently for `{path}` and for its "
             f"abstract value.\n"
-            f"  `{path}` is {aval}: True for the value, False for its shape and dtype.\n"
+            f"  `{path}` is {aval}: True for the value, False for its shape and "
+            "dtype.\n"
             "Let `dynamic` look at shapes, dtypes and types alone.",
             option="dynamic",
         )

@@ -1,7 +1,7 @@
 """The call of an executable: checked against its record, explained where it fails.
 
-The hot path flattens once, compares the structure, and goes to JAX's C++ dispatch, which
-knows every signature that has been checked before. This module uses all of the above.
+The hot path flattens once, compares the structure, and goes to JAX's C++ dispatch,
+which knows every signature that has been checked before. This module uses all of the above.
 """
 
 from __future__ import annotations
@@ -134,8 +134,9 @@ class Caller:
             )
             if carried:
                 raise AbstractArgumentError(
-                    f"`{name}` was traced for a function whose own arrays are abstract.\n"
-                    f"  `{path}` is {aval_of(leaf)}, a shape and dtype without values.\n"
+                    f"`{name}` was traced for a function whose own arrays are "
+                    f"abstract.\n  `{path}` is {aval_of(leaf)}, a shape and dtype "
+                    "without values.\n"
                     "Give it a function with arrays: `compiled.with_fun(fun)(...)`.",
                     path=path,
                 )
@@ -180,8 +181,8 @@ def abstract_argument(name: str, path: str, leaf: Any) -> AbstractArgumentError:
 def _same(leaf: Any, key: Any) -> bool:
     try:
         return strict_key(leaf) == key
-    except Exception:
-        return False  # what cannot be compared is refused with a reason
+    except Exception:  # noqa: BLE001  # what cannot be compared is refused with a reason
+        return False
 
 
 def _placed(leaf: Any, target: Any) -> Any:
@@ -200,7 +201,7 @@ def place(leaves: Sequence[Any], targets: Sequence[Any]) -> list[Any]:
 
 
 def unplaced(call: BoundCall, targets: Sequence[Any]) -> tuple[Aval, ...]:
-    """The abstract leaves of a call whose arrays will be copied to where they are wanted."""
+    """The abstract leaves of a call whose arrays are to be copied elsewhere."""
     return tuple(
         aval if target is None else attrs.evolve(aval, sharding=None)
         for aval, target in zip(call.avals, targets, strict=True)
@@ -208,7 +209,7 @@ def unplaced(call: BoundCall, targets: Sequence[Any]) -> tuple[Aval, ...]:
 
 
 def misplaced(call: BoundCall, targets: Sequence[Any]) -> CallMismatchError | None:
-    """The error for arrays that are elsewhere than `in_shardings` wants; else `None`."""
+    """The error for arrays that are not where `in_shardings` wants them, if any."""
     found: list[Difference] = []
     for path, aval, target in zip(call.dynamic_paths, call.avals, targets, strict=True):
         if aval.sharding is None or not isinstance(target, jax.sharding.Sharding):

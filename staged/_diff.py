@@ -179,9 +179,11 @@ def _compare_leaves(path: str, expected: Any, given: Any) -> Iterator[Difference
             ours, theirs = getattr(expected, field), getattr(given, field)
             if ours != theirs:
                 yield Difference(path=path, kind=kind, expected=ours, given=theirs)
-    elif isinstance(expected, Aval) or isinstance(given, Aval):
-        yield _structure(path, expected, given)
-    elif one_level(expected)[1] != one_level(given)[1]:
+    elif (
+        isinstance(expected, Aval)
+        or isinstance(given, Aval)
+        or one_level(expected)[1] != one_level(given)[1]
+    ):
         yield _structure(path, expected, given)
     elif _differ(expected, given):
         yield Difference(path=path, kind="static value", expected=expected, given=given)

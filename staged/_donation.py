@@ -73,7 +73,9 @@ class Donation:
             Parameter.VAR_POSITIONAL,
         )
         opened = binder.opened
-        owners: list[Owner] = [o for _, o in (*opened.values, *opened.keywords.values())]
+        owners: list[Owner] = [
+            o for _, o in (*opened.values, *opened.keywords.values())
+        ]
         first = Owner.CALL not in owners  # else the instance was the first one
         donated: list[bool] = []
         for parameter, source, value in zip(
@@ -224,7 +226,7 @@ def blames_buffer(error: Exception) -> bool:
 def explain_buffers(
     leaves: Sequence[Any], paths: Sequence[str], donated: Sequence[bool], fun_name: str
 ) -> DonationError | None:
-    """The error for leaves that are deleted, or donated and given twice; else `None`."""
+    """The error for leaves that are deleted, or donated and given twice, if any."""
     gone = tuple(
         path
         for leaf, path in zip(leaves, paths, strict=True)

@@ -47,7 +47,7 @@ _checked: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
 
 
 def holds_error_check(jaxpr: Any) -> bool:
-    """Whether a program holds Equinox's error callback, so that a call must wait for it."""
+    """Whether a program holds Equinox's error callback: then a call waits for it."""
     known = _checked.get(jaxpr)
     if known is None:
         known = _checked[jaxpr] = any(

@@ -2,16 +2,16 @@
 
 ```
 StagedError
-├── OptionError            (ValueError)    an option of `jit` or of a stage is wrong
-├── CompilerOptionError    (JaxRuntimeError)  XLA refuses an option
-├── SignatureError         (TypeError)     the arguments do not fit the function's signature
-├── StaticLeafError        (TypeError)     a static value cannot be compared or may change unseen
-├── CallMismatchError      (TypeError)     a call differs from the one that was compiled
-├── AbstractArgumentError  (TypeError)     an abstract value was given where an array is due
-├── TopLevelOnlyError      (TypeError)     a compiled function was called under a trace
-├── ClosedOverTracerError  (TypeError)     a function that is to be traced closes over a tracer
-├── DonationError          (RuntimeError)  a donated buffer is gone, given twice, or unusable
-└── PlatformMismatchError  (ValueError)    a lowering is for devices that are not here
+├── OptionError (ValueError)              an option of `jit` or of a stage is wrong
+├── CompilerOptionError (JaxRuntimeError) XLA refuses an option
+├── SignatureError (TypeError)            the arguments do not fit the signature
+├── StaticLeafError (TypeError)           a static value may change, or has no equality
+├── CallMismatchError (TypeError)         a call differs from the one that was compiled
+├── AbstractArgumentError (TypeError)     an abstract value where an array is due
+├── TopLevelOnlyError (TypeError)         a compiled function called under a trace
+├── ClosedOverTracerError (TypeError)     a function to be traced closes over a tracer
+├── DonationError (RuntimeError)          a donated buffer is gone, twice, or unusable
+└── PlatformMismatchError (ValueError)    a lowering is for devices that are not here
 ```
 
 Each message reads: what failed, with the function's name; where; what was expected and
@@ -103,7 +103,7 @@ class CallMismatchError(StagedError, TypeError):
 
 @final
 class AbstractArgumentError(StagedError, TypeError):
-    """A call that computes was given a shape and dtype, at `path`, instead of an array."""
+    """A call that computes was given a shape and dtype at `path`, not an array."""
 
     __module__ = "staged"
 

@@ -22,7 +22,7 @@ from ._static import attributes, one_level
 def require_top_level(
     leaves: Sequence[Any], paths: Sequence[str], fun_name: str
 ) -> None:
-    """Refuse a compiled call inside a transformation: its program cannot be part of one.
+    """Refuse a compiled call inside a transformation, of which it cannot be a part.
 
     Concrete arguments are refused as well, since their result would become a constant;
     `jax.ensure_compile_time_eval()` asks for just that, and is obeyed.
@@ -61,7 +61,7 @@ def require_top_level(
 @beartype
 @attrs.frozen(kw_only=True)
 class CapturedConstant:
-    """An array that a traced function closed over, and that its program therefore holds.
+    """An array that a traced function closed over, so that its program holds it.
 
     `name` is the variable that refers to it, as far as it can be found; `nbytes` is its
     size in bytes.
@@ -94,9 +94,7 @@ def refuse_captured_tracers(
     traced: jax.stages.Traced, roots: Iterable[tuple[str, Any]], fun_name: str
 ) -> None:
     """Refuse a function that closes over tracers: its program would lack an input."""
-    tracers = [
-        c for c in _jax.captured_constants(traced) if isinstance(c, _jax.Tracer)
-    ]
+    tracers = [c for c in _jax.captured_constants(traced) if isinstance(c, _jax.Tracer)]
     if not tracers:
         return
     found = _names(tracers, roots)
@@ -119,8 +117,8 @@ def refuse_captured_tracers(
     raise ClosedOverTracerError(
         f"`{fun_name}` closes over a tracer, and cannot be staged ahead of time.\n"
         + "\n".join(lines)
-        + "\nPass it as an argument (or in a `jax.tree_util.Partial`), use `eval_shape` "
-        "if only shapes are wanted, or call the jitted function.",
+        + "\nPass it as an argument (or in a `jax.tree_util.Partial`), use "
+        "`eval_shape` if only shapes are wanted, or call the jitted function.",
         names=tuple(names),
     )
 
@@ -163,7 +161,7 @@ def _reachable(roots: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 
 def _reached(name: str, item: Any) -> Iterator[tuple[str, Any]]:
-    """What can be reached from an object in one step, by the name a user would write."""
+    """What can be reached from an object in one step, by the name in the code."""
     if isinstance(item, types.FunctionType):
         yield from _variables(item)
     elif isinstance(item, (types.MethodType,)):

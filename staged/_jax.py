@@ -73,10 +73,10 @@ Miss = Callable[..., tuple[Any, Any, Any]]
 
 
 def dispatcher(name: str, fun: Callable[..., Any], miss: Miss) -> Callable[..., Any]:
-    """A C++ function of flat leaves that calls `miss` for each signature it has not seen.
+    """A C++ function of flat leaves that calls `miss` for each new signature.
 
-    A signature is the leaves' shapes, dtypes, weak types and shardings, and all of JAX's
-    configuration, a surrounding trace included: so what `miss` checks once holds for
+    A signature is the leaves' shapes, dtypes, weak types and shardings, and all of
+    JAX's configuration, a surrounding trace included: so what `miss` checks once holds for
     every later call that does not reach it. `fun` runs under `jax.disable_jit`.
     """
     return _any_lib._jax.pjit(
@@ -97,7 +97,7 @@ def jit_miss(jitted: Any) -> Miss:
 
 
 def compiled_miss(compiled: jax.stages.Compiled) -> Miss:
-    """The same for an executable, which has a fast path unless it calls back to Python."""
+    """The same for an executable: a fast path, unless it calls back to Python."""
     raw: Any = compiled
     fast = raw._executable.create_cpp_call(raw._params)
     if fast is not None:
@@ -124,15 +124,15 @@ _TRANSFORMATIONS = {
 def may_compute() -> bool:
     """Whether concrete arrays are computed with at once, here and now.
 
-    So it is at the top level, and under `jax.ensure_compile_time_eval()`, which only its
-    private flag shows: the surrounding trace stays the current one.
+    So it is at the top level, and under `jax.ensure_compile_time_eval()`, which only
+    its private flag shows: the surrounding trace stays the current one.
     """
     at_top_level: bool = _any_core.trace_ctx.is_top_level()
     return at_top_level or bool(_any_config.eager_constant_folding.value)
 
 
 def transformation(tracer: Any = None) -> str:
-    """The transformation that made `tracer`, or the current one, as JAX tells them apart."""
+    """The transformation that made `tracer`, or the current one, by JAX's account."""
     trace: Any = _any_core.trace_ctx.trace if tracer is None else tracer._trace
     name = type(trace).__name__
     return _TRANSFORMATIONS.get(name, name.removesuffix("Trace"))
@@ -142,7 +142,7 @@ def transformation(tracer: Any = None) -> str:
 
 
 def captured_constants(traced: jax.stages.Traced) -> list[Any]:
-    """What a traced function closed over: arrays, and tracers of a surrounding trace."""
+    """What a traced function closed over: arrays, and tracers from outside."""
     raw: Any = traced
     return [*raw._consts, *raw.jaxpr.consts]
 
@@ -179,7 +179,7 @@ def equations(jaxpr: Any) -> Iterator[Any]:
 
 
 def platform(lowered: jax.stages.Lowered) -> str:
-    """The platform of a lowering for one, by the name that `lowering_platforms` takes."""
+    """The platform of a lowering for one, by its name in `lowering_platforms`."""
     raw: Any = lowered
     return raw._lowering._platforms[0]
 
@@ -191,7 +191,7 @@ def platform_here() -> str:
 
 
 def donation_of_arguments(lowered: jax.stages.Lowered, count: int) -> list[bool | None]:
-    """For each of `count` flat arguments: will a donated buffer of it be used?
+    """Whether a donated buffer of each of `count` flat arguments will be used.
 
     `None` means that JAX leaves the decision to XLA. An argument that the program does
     not read is dropped before it, so that its buffer cannot be used.
@@ -218,7 +218,7 @@ def donation_of_arguments(lowered: jax.stages.Lowered, count: int) -> list[bool 
 def aliased_arguments(
     compiled: jax.stages.Compiled, count: int
 ) -> Sequence[bool | None]:
-    """For each of `count` flat arguments: does the executable reuse its buffer?
+    """Whether the executable reuses the buffer of each of `count` flat arguments.
 
     The executable's text says it, in its first line. All `None` if there is no text.
     """
@@ -236,5 +236,5 @@ def aliased_arguments(
 
 
 def input_shardings(compiled: jax.stages.Compiled) -> list[Any]:
-    """The sharding that the executable wants for each flat argument; `None` if dropped."""
+    """The sharding that the executable wants of each argument; `None` if dropped."""
     return list(compiled.input_shardings[0])

@@ -115,7 +115,7 @@ class _Entry:
         return program
 
     def _statics(self, call: BoundCall) -> list[tuple[str, Any]]:
-        return [root for root in code_roots(self.staging, call)][1:]
+        return list(code_roots(self.staging, call))[1:]
 
     def _explain(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
@@ -132,7 +132,7 @@ class _Entry:
             raise elsewhere from None
 
     def _targets(self, call: BoundCall) -> Sequence[Any]:
-        """The sharding that `in_shardings` asks for, or `None`, for each dynamic leaf."""
+        """The sharding that `in_shardings` asks of each dynamic leaf, or `None`."""
         mask = call.partition.mask
         found = self.staging.options.shardings(call.by_name, mask, self._name)
         return found or (None,) * len(call.avals)
@@ -229,8 +229,8 @@ class Jitted(_Attributes, Generic[P, R]):
     def __dict__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]  # of `object`
         """The attributes, which a wrapper of this object copies.
 
-        `beartype.claw` replaces this object, if it is one in a module, by a function that
-        checks the types; on it, the methods are to be found too. On any other wrapper,
+        `beartype.claw` replaces this object, if it is one in a module, by a function
+        that checks the types; on it, the methods are to be found too. On any other wrapper,
         such as JAX's of a gradient, they would stage another function than it.
         """
         attributes = _attributes.__get__(self)
@@ -260,7 +260,8 @@ class Jitted(_Attributes, Generic[P, R]):
         ```python
         import jax.numpy as jnp, staged
 
-        traced = staged.jit(jnp.add).trace(jnp.ones(3), staged.abstract((), jnp.float32))
+        scalar = staged.abstract((), jnp.float32)
+        traced = staged.jit(jnp.add).trace(jnp.ones(3), scalar)
         assert traced.out_info.shape == (3,)
         ```
         """
@@ -422,7 +423,8 @@ def jit(fun: Any = UNSPECIFIED, /, **options: Any) -> Any:
       argument's tree. Static leaves match whatever stands there.
     - `out_shardings`: a sharding, or a prefix of the result's tree, as for `jax.jit`.
     - `reshard`: copy arguments that are elsewhere, instead of refusing them.
-    - `keep_unused`, `device`, `backend`, `inline`, `compiler_options`: as for `jax.jit`.
+    - `keep_unused`, `device`, `backend`, `inline`, `compiler_options`: as for
+      `jax.jit`.
 
     **Returns:** a [`staged.Jitted`][].
 

@@ -31,7 +31,9 @@ class _Rest:
 
     __slots__ = ("leaves", "places", "treedef")
 
-    def __init__(self, treedef: Any, leaves: Sequence[Any], places: Sequence[int]) -> None:
+    def __init__(
+        self, treedef: Any, leaves: Sequence[Any], places: Sequence[int]
+    ) -> None:
         self.treedef = treedef
         self.leaves = leaves
         self.places = places

@@ -45,7 +45,7 @@ class _LeafName(str):
 
 @attrs.frozen(eq=False)
 class Program:
-    """A function of flat leaves: `jitted` for the stages, `call` for the ordinary call."""
+    """A function of flat leaves: `jitted` for the stages, `call` for plain calls."""
 
     jitted: Any
     call: Callable[..., Any]
@@ -118,7 +118,8 @@ def _jit_miss(
         if donates:
             lowered = lower_quietly(traced)
             if check_lowered(lowered, paths, donated, unused, name):
-                check_compiled(cast("Any", lowered).compile(), paths, donated, unused, name)
+                compiled = cast("Any", lowered).compile()
+                check_compiled(compiled, paths, donated, unused, name)
         if holds_error_check(traced.jaxpr):
             outputs, _, flag = waiting(__equinox_jit_id__, inner, *leaves)
             return outputs, None, flag

@@ -229,8 +229,8 @@ def _same_static(value: Any, default: Any) -> bool:
         return tree_key(treedef) == tree_key(default_treedef) and all(
             map(_same_leaf, leaves, default_leaves)
         )
-    except Exception:
-        return False  # what cannot be compared is no default
+    except Exception:  # noqa: BLE001  # what cannot be compared is no default
+        return False
 
 
 def _same_leaf(leaf: Any, default: Any) -> bool:
@@ -238,7 +238,7 @@ def _same_leaf(leaf: Any, default: Any) -> bool:
 
 
 class Origin(Enum):
-    """Where the value of a parameter comes from; a `Token` is one of these and an index."""
+    """Where a parameter's value comes from; a `Token` is one of these and an index."""
 
     CARRIED = 0
     POSITION = 1
@@ -253,13 +253,13 @@ Source = Token | list[Token] | dict[str, Token]
 
 @attrs.frozen(eq=False)
 class Plan:
-    """Where each parameter's value comes from, for one number of arguments and names."""
+    """Where each parameter's value comes from, for a number of arguments and names."""
 
     sources: tuple[Source, ...]
     nested: tuple[int, ...]
 
     def carried(self) -> frozenset[Any]:
-        """What the function itself carries: parameters, or items of one by their key."""
+        """What the function itself carries: parameters, or items of one, by key."""
         places: set[Any] = set()
         for index, source in enumerate(self.sources):
             if isinstance(source, tuple):
@@ -290,7 +290,7 @@ class Binder:
     _plans: dict[Any, Plan] = attrs.field(factory=dict[Any, Any])
 
     def plan(self, count: int, names: tuple[str, ...]) -> Plan:
-        """The plan of a call; raises `SignatureError` where the arguments do not fit."""
+        """The plan of a call; raises `SignatureError` if the arguments do not fit."""
         plan = self._plans.get((count, names))
         if plan is None:
             plan = self._plan(count, names)

@@ -1,4 +1,4 @@
-"""The stages `Traced -> Lowered -> Compiled`: immutable values, each with the one record.
+"""The stages `Traced -> Lowered -> Compiled`: immutable values with the one record.
 
 A transition is a method that makes a new value from an old one. This module uses all of
 the above, and nothing of `_jit`.
@@ -80,7 +80,7 @@ class Traced(Generic[P, R]):
 
     @property
     def jaxpr(self) -> Any:
-        """The program as a `jax.extend.core.ClosedJaxpr`, over the flat dynamic leaves."""
+        """The program, a `jax.extend.core.ClosedJaxpr` over the flat dynamic leaves."""
         return self._traced.jaxpr
 
     @property
@@ -113,7 +113,8 @@ class Traced(Generic[P, R]):
         import jax.numpy as jnp, staged
 
         traced = staged.jit(jnp.sin).trace(jnp.ones(3))
-        assert traced.lower(lowering_platforms=("cpu", "tpu")).platforms == ("cpu", "tpu")
+        lowered = traced.lower(lowering_platforms=("cpu", "tpu"))
+        assert lowered.platforms == ("cpu", "tpu")
         ```
         """
         call, unused = self.call, self._staging.options.donation.unused
@@ -233,8 +234,8 @@ class Lowered(Generic[P, R]):
         **Returns:** a [`staged.Compiled`][], for the call that `call` records.
 
         **Raises:** [`staged.PlatformMismatchError`][] if this is no lowering for this
-        machine's platform; [`staged.CompilerOptionError`][] for an option that XLA refuses;
-        [`staged.DonationError`][] if XLA cannot use a donated buffer and
+        machine's platform; [`staged.CompilerOptionError`][] for an option that XLA
+        refuses; [`staged.DonationError`][] if XLA cannot use a donated buffer and
         `unused_donation="error"`.
         """
         call = self.call
@@ -264,7 +265,8 @@ class Lowered(Generic[P, R]):
                 return lowered
         raise PlatformMismatchError(
             f"`{self.fun_name}` is lowered for other devices.\n"
-            f"  expected {platform}, given a lowering for {', '.join(self.platforms)}.\n"
+            f"  expected {platform}, given a lowering for "
+            f"{', '.join(self.platforms)}.\n"
             f"Lower it with `lowering_platforms=({platform!r},)`, or with several "
             "platforms at once.",
             platforms=self.platforms,
@@ -292,8 +294,8 @@ class Compiled(Generic[P, R]):
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the program.
 
-        **Raises:** [`staged.CallMismatchError`][] for another call than the recorded one;
-        [`staged.AbstractArgumentError`][] for a shape and dtype instead of an array;
+        **Raises:** [`staged.CallMismatchError`][] for another call than the recorded
+        one; [`staged.AbstractArgumentError`][] for a shape and dtype instead of an array;
         [`staged.DonationError`][] for an array whose buffer is gone, or donated and
         given twice; [`staged.TopLevelOnlyError`][] inside a transformation.
         """
@@ -316,8 +318,9 @@ class Compiled(Generic[P, R]):
 
     @property
     def input_shardings(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Where the program wants its arguments: `(args, kwargs)`, a sharding for each
-        array, `None` for one that the program does not read.
+        """Where the program wants its arguments: `(args, kwargs)`, a sharding each.
+
+        For an array that the program does not read it is `None`.
         """
         return self.call.arguments(self._caller.wanted)
 

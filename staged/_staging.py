@@ -76,7 +76,7 @@ class Staging:
         return Staging.of(fun, self.options, bound=self.bound)
 
     def without_tracers(self) -> Staging:
-        """The same, with abstract values in place of tracers that the function carries."""
+        """The same, with abstract values in place of tracers in the function."""
         parts, form = function_parts(self.fun)
         if not any(isinstance(x, _jax.Tracer) for x in jtu.tree_leaves(parts)):
             return self
@@ -100,7 +100,7 @@ def _is_static(default: Any, options: Options) -> bool:
             strict_key(leaf)
             if is_dynamic(options.dynamic, leaf):
                 return False
-    except Exception:
+    except Exception:  # noqa: BLE001  # what cannot be compared is not static
         return False
     return True
 

@@ -1,7 +1,7 @@
 """Static values: when two of them are the same, and which cannot be trusted.
 
-Equality is strict, since a program that was made for `1` is not one for `1.0` or `True`.
-This module uses `_errors` and `_jax`.
+Equality is strict, since a program that was made for `1` is not one for `1.0` or
+`True`. This module uses `_errors` and `_jax`.
 """
 
 from __future__ import annotations
@@ -109,20 +109,20 @@ def _without_names(kind: Any, aux: Any) -> Any:
     That is its name, its documentation and its annotations, a dict: all of them say
     nothing that the function itself, which is in the tree too, does not say.
     """
-    if type_of(aux) is tuple and aux and type_of(aux[0]) is tuple:
-        if any(type(name) is dict for name in aux[0]) and issubclass(kind, eqx.Module):
-            return aux[1:]
-    return aux
+    if type_of(aux) is not tuple or not aux or type_of(aux[0]) is not tuple:
+        return aux
+    named = any(type(name) is dict for name in aux[0]) and issubclass(kind, eqx.Module)
+    return aux[1:] if named else aux
 
 
 # --- hygiene ----------------------------------------------------------------------
 
 
 def check_static(value: Any, path: str, fun_name: str) -> None:
-    """Refuse a static value that cannot be compared, or whose arrays may be replaced."""
+    """Refuse a static value that has no equality, or whose arrays may be replaced."""
     try:
         strict_key(value)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  # of the value's own methods
         raise StaticLeafError(
             f"`{fun_name}`: the static value at `{path}` cannot be hashed and "
             f"compared.\n"

@@ -5,8 +5,10 @@ This module uses `_errors`, `_jax` and `_static`.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, final
 
 import attrs
@@ -90,11 +92,16 @@ def captured(
     )
 
 
+def closed_over_tracers(traced: jax.stages.Traced) -> list[Any]:
+    """The tracers of surrounding traces that a traced function closed over."""
+    return [c for c in _jax.captured_constants(traced) if isinstance(c, _jax.Tracer)]
+
+
 def refuse_captured_tracers(
     traced: jax.stages.Traced, roots: Iterable[tuple[str, Any]], fun_name: str
 ) -> None:
     """Refuse a function that closes over tracers: its program would lack an input."""
-    tracers = [c for c in _jax.captured_constants(traced) if isinstance(c, _jax.Tracer)]
+    tracers = closed_over_tracers(traced)
     if not tracers:
         return
     found = _names(tracers, roots)
@@ -156,7 +163,9 @@ def _reachable(roots: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
                 continue
             seen.add(id(item))
             yield name, item
-            below.extend(_reached(name, item))
+            # What cannot be looked into has no name to give.
+            with contextlib.suppress(Exception):
+                below.extend(_reached(name, item))
         level = below
 
 
@@ -173,19 +182,21 @@ def _reached(name: str, item: Any) -> Iterator[tuple[str, Any]]:
         wrapped = getattr(item, "__wrapped__", None)
         if wrapped is not None and callable(item):
             yield name, wrapped
-        func = getattr(item, "func", None)
-        if callable(item) and isinstance(func, Callable):
-            yield name, func
-            for index, value in enumerate(getattr(item, "args", ())):
+        if isinstance(item, functools.partial):
+            yield name, item.func
+            for index, value in enumerate(item.args):
                 yield f"{name}.args[{index}]", value
-            for key, value in getattr(item, "keywords", {}).items():
-                yield key, value
-        children = () if isinstance(item, jax.stages.Wrapped) else one_level(item)[0]
-        for keys, child in children:
+            yield from item.keywords.items()
+        if isinstance(item, jax.stages.Wrapped) or _is_ours(item):
+            return  # what a user put in was reached above
+        for keys, child in one_level(item)[0]:
             yield f"{name}{_jax.keystr(keys)}", child
-        if not children:
-            for key, child in attributes(item):
-                yield f"{name}.{key}", child
+        for key, child in attributes(item):
+            yield f"{name}.{key}", child
+
+
+def _is_ours(item: Any) -> bool:
+    return type(item).__module__.startswith(f"{__package__}.")
 
 
 def _variables(function: types.FunctionType) -> Iterator[tuple[str, Any]]:

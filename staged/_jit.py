@@ -31,7 +31,7 @@ from ._call import BoundCall
 from ._calling import abstract_argument, misplaced, place, unplaced
 from ._donation import Donate, UnusedDonation, blames_buffer, explain_buffers
 from ._errors import OptionError, StagedError
-from ._guards import reaches_tracer
+from ._guards import closed_over_tracers, reaches_tracer
 from ._options import UNSPECIFIED, Options, parse_options
 from ._output import PACKED, unpack
 from ._programs import Program, Programs, make_program, programs_for
@@ -163,7 +163,10 @@ class _Entry:
                 elsewhere = misplaced(call, targets)
                 if elsewhere is not None:
                     raise elsewhere
-        return call, self._program(call).jitted.trace(*inputs)
+        traced = self._program(call).jitted.trace(*inputs)
+        if closed_over_tracers(traced):
+            self.programs.forget(call)  # it is good for this one trace
+        return call, traced
 
     def lower(self, /, *args: Any, **kwargs: Any) -> Lowered[Any, Any]:
         """See `Jitted.lower`."""

@@ -270,6 +270,10 @@ class Programs:
             self._structures[hash(treedef)] = known
         return known.setdefault(tree_key(treedef), _Structure(treedef))
 
+    def forget(self, call: BoundCall) -> None:
+        """Let the next call like this one make a new program."""
+        self._drop(call.program_key)
+
     def _drop(self, key: Hashable) -> None:
         if self._by_key.pop(key, None) is not None:
             self._structures.clear()

@@ -12,7 +12,7 @@ import struct
 import types
 import weakref
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, ValuesView
 from typing import Any, cast
 
 import equinox as eqx
@@ -207,11 +207,16 @@ def attributes(item: Any) -> Iterator[tuple[str, Any]]:
                 yield name, getattr(item, name)
 
 
+_LEAF: Any = _jax.flatten(0)[1]
+
+
 def one_level(node: Any) -> tuple[list[tuple[Any, Any]], Any]:
     """The children of a pytree node with their keys, and its structure alone.
 
     A leaf has no children and the structure of a leaf.
     """
+    if type(node).__module__ == "builtins" and isinstance(node, (Iterator, ValuesView)):
+        return [], _LEAF  # JAX would say so too, with a warning
 
     def is_leaf(item: Any) -> bool:
         return item is not node

@@ -1,7 +1,8 @@
 """The call of an executable: checked against its record, explained where it fails.
 
 The hot path flattens once, compares the structure, and goes to JAX's C++ dispatch,
-which knows every signature that has been checked before. This module uses all of the above.
+which knows every signature that has been checked before. This module uses all of the
+above.
 """
 
 from __future__ import annotations

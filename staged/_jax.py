@@ -76,8 +76,8 @@ def dispatcher(name: str, fun: Callable[..., Any], miss: Miss) -> Callable[..., 
     """A C++ function of flat leaves that calls `miss` for each new signature.
 
     A signature is the leaves' shapes, dtypes, weak types and shardings, and all of
-    JAX's configuration, a surrounding trace included: so what `miss` checks once holds for
-    every later call that does not reach it. `fun` runs under `jax.disable_jit`.
+    JAX's configuration, a surrounding trace included: so what `miss` checks once holds
+    for every later call that does not reach it. `fun` runs under `jax.disable_jit`.
     """
     return _any_lib._jax.pjit(
         name,

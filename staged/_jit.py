@@ -233,8 +233,8 @@ class Jitted(_Attributes, Generic[P, R]):
         """The attributes, which a wrapper of this object copies.
 
         `beartype.claw` replaces this object, if it is one in a module, by a function
-        that checks the types; on it, the methods are to be found too. On any other wrapper,
-        such as JAX's of a gradient, they would stage another function than it.
+        that checks the types; on it, the methods are to be found too. On any other
+        wrapper, such as JAX's of a gradient, they would stage another function than it.
         """
         attributes = _attributes.__get__(self)
         if not _copied_by_beartype():

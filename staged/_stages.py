@@ -295,9 +295,9 @@ class Compiled(Generic[P, R]):
         """Run the program.
 
         **Raises:** [`staged.CallMismatchError`][] for another call than the recorded
-        one; [`staged.AbstractArgumentError`][] for a shape and dtype instead of an array;
-        [`staged.DonationError`][] for an array whose buffer is gone, or donated and
-        given twice; [`staged.TopLevelOnlyError`][] inside a transformation.
+        one; [`staged.AbstractArgumentError`][] for a shape and dtype instead of an
+        array; [`staged.DonationError`][] for an array whose buffer is gone, or donated
+        and given twice; [`staged.TopLevelOnlyError`][] inside a transformation.
         """
         return self._caller.run(args, kwargs)
 

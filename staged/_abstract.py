@@ -72,7 +72,9 @@ class Aval:
 def aval_of(leaf: Any) -> Aval:
     """The abstract value of an array, tracer, number or `jax.ShapeDtypeStruct`."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
-        dtype, sharding = jax.dtypes.canonicalize_dtype(leaf.dtype), leaf.sharding
+        dtype, sharding = leaf.dtype, leaf.sharding
+        if not jax.dtypes.issubdtype(dtype, jax.dtypes.extended):  # that of a key is
+            dtype = jax.dtypes.canonicalize_dtype(dtype)
         shape, weak_type = leaf.shape, bool(leaf.weak_type)
     else:
         typed: Any = jax.typeof(leaf)

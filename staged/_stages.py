@@ -36,16 +36,19 @@ R = TypeVar("R", covariant=True)
 _PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 
 
-def _out_info(stage: Any) -> Any:
-    """The result's abstract values, from one of JAX's stages."""
+def _out_info(stage: Any, traced: Any) -> Any:
+    """The result's abstract values, from one of JAX's stages.
 
-    def plain(info: Any) -> Any:
-        weak_type = bool(getattr(info, "weak_type", False))
+    A compiled one of JAX's has forgotten the weak types that were `traced`.
+    """
+
+    def plain(info: Any, known: Any) -> Any:
+        weak_type = bool(getattr(known, "weak_type", False))
         return jax.ShapeDtypeStruct(
             info.shape, info.dtype, sharding=info.sharding, weak_type=weak_type
         )
 
-    return unpack(jtu.tree_map(plain, stage.out_info))
+    return unpack(jtu.tree_map(plain, stage.out_info, traced))
 
 
 def _show(stage: "Traced[P, R] | Lowered[P, R] | Compiled[P, R]") -> str:
@@ -86,7 +89,7 @@ class Traced(Generic[P, R]):
     @property
     def out_info(self) -> Any:
         """The result, with a `jax.ShapeDtypeStruct` in place of each array."""
-        return _out_info(self._traced)
+        return _out_info(self._traced, self._traced.out_info)
 
     @property
     def captured(self) -> tuple[CapturedConstant, ...]:
@@ -257,7 +260,7 @@ class Lowered(Generic[P, R]):
                 compiled, call.dynamic_paths, call.donated_mask, unused, call.fun_name
             )
         caller = make_caller(self._staging, call, compiled, waits=self._waits)
-        return Compiled(call=call, compiled=compiled, caller=caller)
+        return Compiled(call=call, compiled=compiled, out=self._out, caller=caller)
 
     def _for(self, platform: str) -> Any:
         for name, lowered in self._lowered:
@@ -289,6 +292,7 @@ class Compiled(Generic[P, R]):
 
     call: BoundCall
     _compiled: Any = attrs.field(alias="compiled")
+    _out: Any = attrs.field(alias="out")
     _caller: Caller = attrs.field(alias="caller")
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -314,7 +318,7 @@ class Compiled(Generic[P, R]):
     @property
     def out_info(self) -> Any:
         """The result, with a `jax.ShapeDtypeStruct` in place of each array."""
-        return _out_info(self._compiled)
+        return _out_info(self._compiled, self._out)
 
     @property
     def input_shardings(self) -> tuple[tuple[Any, ...], dict[str, Any]]:

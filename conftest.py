@@ -52,8 +52,6 @@ def _compare(example: Example) -> str | None:
     return f"expected:\n{expected}\nprinted:\n{given}"
 
 
-
-
 def _as_script(namespace: dict[str, Any]) -> None:
     """Let a page's classes and functions say that they are of the main script."""
     namespace["__name__"] = "__main__"

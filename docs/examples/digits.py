@@ -78,7 +78,7 @@ def step(
     *,
     optimizer: optax.GradientTransformation,
 ) -> tuple[Classifier, PyTree, Float[Array, ""]]:
-    """One step of training. The old model's and state's buffers become the new ones'."""
+    """One step of training, in which the new model takes the old one's memory."""
     value, gradients = eqx.filter_value_and_grad(loss)(model, images, labels, key)
     parameters = eqx.filter(model, eqx.is_inexact_array)
     updates, opt_state = optimizer.update(gradients, opt_state, parameters)

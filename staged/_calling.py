@@ -59,14 +59,17 @@ class Caller:
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result for some arguments."""
+        inputs: Any = args
         if kwargs or len(args) != self.plain:
-            inputs, treedef = _jax.flatten(self.staging.binder.bind(args, kwargs))
-        elif self.flat:
-            inputs, treedef = args, self.treedef
-        else:
-            inputs, treedef = _jax.flatten(args)
-        if treedef != self.treedef:
-            return self._explain(args, kwargs, None)
+            inputs = self.staging.binder.bind(args, kwargs)
+        if not self.flat:
+            inputs, treedef = _jax.flatten(inputs)
+            try:
+                differs = treedef != self.treedef
+            except Exception:  # noqa: BLE001  # of the static fields' own methods
+                differs = True
+            if differs:
+                return self._explain(args, kwargs, None)
         if self.statics:
             for index, value, key in self.statics:
                 leaf = inputs[index]

@@ -59,6 +59,17 @@ class _Entry:
 
     staging: Staging
     programs: Programs
+    plain: int
+    arrays: dict[tuple[type, ...], Program]
+    reshards: bool
+
+    @staticmethod
+    def of(staging: Staging, programs: Programs) -> _Entry:
+        """The entry of a function, with what its ordinary call looks at."""
+        options = staging.options
+        reshards = options.reshard and bool(options.in_shardings)
+        plain = staging.binder.plain
+        return _Entry(staging, programs, plain, programs.of_arrays, reshards)
 
     @property
     def _name(self) -> str:
@@ -66,17 +77,16 @@ class _Entry:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The ordinary call."""
-        binder = self.staging.binder
-        if kwargs or len(args) != binder.plain:
-            values = binder.bind(args, kwargs)
+        program, inputs = None, args
+        if kwargs or len(args) != self.plain:
+            values = self.staging.binder.bind(args, kwargs)
         else:
             values = args
-        found = self.programs.find(values)
-        if found is None:
-            found = self._first(args, kwargs)
-        program, inputs = found
-        options = self.staging.options
-        if options.reshard and options.in_shardings:
+            program = self.arrays.get(tuple(map(type, args)))
+        if program is None:
+            found = self.programs.find(values) or self._first(args, kwargs)
+            program, inputs = found
+        if self.reshards:
             call, _ = self.staging.bind(args, kwargs)
             inputs = place(inputs, self._targets(call))
         try:
@@ -354,7 +364,7 @@ def _put_together(
     # Every function that is jitted twice has the one class `Jitted`: it is no anchor.
     key = None if anchor is Jitted else options.key
     programs = programs_for(anchor, key and (key, shape), options.dynamic)
-    return Jitted(_Entry(staging, programs), parts, aux)
+    return Jitted(_Entry.of(staging, programs), parts, aux)
 
 
 def _flatten_with_keys(jitted: Any) -> tuple[Any, Any]:

@@ -148,6 +148,12 @@ class _Front:
     plain: bool
     programs: dict[Hashable, Program] = attrs.field(factory=dict[Hashable, Program])
 
+    def key(self, leaves: Sequence[Any]) -> Hashable:
+        """A key that is equal for strictly equal static leaves of these types."""
+        if self.plain:
+            return tuple([leaves[i] for i in self.static])
+        return tuple([strict_key(leaves[i]) for i in self.static])
+
 
 @attrs.frozen(eq=False)
 class _Structure:
@@ -162,48 +168,38 @@ class Programs:
 
     A structure is looked up by its hash first. JAX's hash leaves static fields out, so
     that structures that differ in them alone meet; from the second one on they are told
-    apart by a key of our own, whose cost does not grow with their number.
+    apart by a key of our own, whose cost does not grow with their number. `of_arrays`
+    has the programs for values that all are arrays, by their types.
     """
 
-    __slots__ = ("__weakref__", "_by_key", "_flat", "_predicate", "_structures")
+    __slots__ = ("__weakref__", "_by_key", "_predicate", "_structures", "of_arrays")
 
     def __init__(self, predicate: Predicate) -> None:
         self._predicate = None if predicate in _BY_TYPE else predicate
         self._by_key: dict[Hashable, tuple[Program, Any]] = {}
         self._structures: dict[int, _Structure | dict[Hashable, _Structure]] = {}
-        self._flat: dict[tuple[type, ...], Program] = {}
+        self.of_arrays: dict[tuple[type, ...], Program] = {}
 
     def find(self, values: tuple[Any, ...]) -> tuple[Program, Sequence[Any]] | None:
         """The program for some values and its inputs, if it is known already."""
-        program = self._flat.get(tuple(map(type, values)))
-        if program is not None:
-            return program, values
         leaves, treedef = _jax.flatten(values)
         structure: Any = self._structures.get(hash(treedef))
-        if type(structure) is dict:
-            try:
+        try:
+            if type(structure) is dict:
                 structures = cast("dict[Hashable, _Structure]", structure)
                 structure = structures.get(tree_key(treedef))
-            except TypeError:
-                return None  # it is refused, with a reason, where the record is made
-        if structure is None or structure.treedef != treedef:
-            return None
-        front = structure.fronts.get(self._types(leaves))
-        if front is None:
-            return None
-        try:
-            if front.plain:
-                key: Hashable = tuple([leaves[i] for i in front.static])
-            else:
-                key = tuple([strict_key(leaves[i]) for i in front.static])
-            program = front.programs.get(key)
-        except TypeError:
-            return None
-        if program is None:
-            return None
-        if front.static:
-            return program, tuple(compress(leaves, front.mask))
-        return program, leaves
+            if structure is None or structure.treedef != treedef:
+                return None
+            front = structure.fronts.get(self._types(leaves))
+            if front is None:
+                return None
+            if not front.static:
+                program = front.programs.get(())
+                return None if program is None else (program, leaves)
+            program = front.programs.get(front.key(leaves))
+        except Exception:  # noqa: BLE001  # of the values' own methods
+            return None  # what is refused is so with a reason, where the record is made
+        return None if program is None else (program, tuple(compress(leaves, front.mask)))
 
     def _types(self, leaves: Sequence[Any]) -> Hashable:
         types = tuple(map(type, leaves))
@@ -245,7 +241,7 @@ class Programs:
         mask = call.partition.mask
         flat = len(leaves) == len(values) and all(map(operator.is_, leaves, values))
         if flat and all(mask) and self._predicate is None:
-            self._flat[tuple(map(type, values))] = program
+            self.of_arrays[tuple(map(type, values))] = program
             return
         structure = self._structure(treedef)
         static = tuple(i for i, is_input in enumerate(mask) if not is_input)
@@ -253,11 +249,7 @@ class Programs:
         front = structure.fronts.setdefault(
             self._types(leaves), _Front(mask, static, plain)
         )
-        if front.plain:
-            key = tuple([leaves[i] for i in static])
-        else:
-            key = tuple([strict_key(leaves[i]) for i in static])
-        front.programs[key] = program
+        front.programs[front.key(leaves)] = program
 
     def _structure(self, treedef: Any) -> _Structure:
         known = self._structures.get(hash(treedef))
@@ -277,13 +269,13 @@ class Programs:
     def _drop(self, key: Hashable) -> None:
         if self._by_key.pop(key, None) is not None:
             self._structures.clear()
-            self._flat.clear()
+            self.of_arrays.clear()
 
     def clear(self) -> None:
         """Forget every program."""
         self._by_key.clear()
         self._structures.clear()
-        self._flat.clear()
+        self.of_arrays.clear()
 
     def __len__(self) -> int:
         return len(self._by_key)

@@ -235,10 +235,14 @@ def explain_buffers(
         and leaf.is_deleted()
     )
     if gone:
+        words = "is a deleted array: its buffer was", "array", "it"
+        if len(gone) > 1:
+            words = "are deleted arrays: their buffers were", "arrays", "them"
         return DonationError(
-            f"`{fun_name}`: {_quoted(gone)} is a deleted array: its buffer was donated "
-            "to an earlier call, or deleted.\n"
-            "Use the array that the earlier call returned, or do not donate it.",
+            f"`{fun_name}`: {_quoted(gone)} {words[0]} donated to an earlier call, or "
+            "deleted.\n"
+            f"Use the {words[1]} that the earlier call returned, or do not donate "
+            f"{words[2]}.",
             paths=gone,
         )
     first: dict[int, str] = {}

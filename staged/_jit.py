@@ -296,9 +296,10 @@ class Jitted(_Attributes, Generic[P, R]):
         """Forget every program, so that the next call traces anew."""
         self._entry.clear_cache()
 
-    @overload  # a class method, by the type of its first parameter
+    # As a callable and not as a `Jitted`, `self` has its first parameter compared.
+    @overload  # a class method
     def __get__(
-        self: Jitted[Concatenate[type[S], Q], T], instance: S | None, owner: type[S]
+        self: Callable[Concatenate[type[S], Q], T], instance: S | None, owner: type[S]
     ) -> Jitted[Q, T]: ...
     @overload  # a method, from its class
     def __get__(
@@ -306,7 +307,7 @@ class Jitted(_Attributes, Generic[P, R]):
     ) -> Jitted[P, R]: ...
     @overload  # a method
     def __get__(
-        self: Jitted[Concatenate[S, Q], T],
+        self: Callable[Concatenate[S, Q], T],
         instance: S,
         owner: type[Any] | None = None,
     ) -> Jitted[Q, T]: ...

@@ -9,6 +9,7 @@ from typing import Any, cast, final
 
 import attrs
 import jax
+import jax.numpy as jnp
 from beartype import beartype
 
 from . import _jax
@@ -73,7 +74,7 @@ def aval_of(leaf: Any) -> Aval:
     """The abstract value of an array, tracer, number or `jax.ShapeDtypeStruct`."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         dtype, sharding = leaf.dtype, leaf.sharding
-        if not jax.dtypes.issubdtype(dtype, jax.dtypes.extended):  # that of a key is
+        if not jnp.issubdtype(dtype, jax.dtypes.extended):  # that of a key is
             dtype = jax.dtypes.canonicalize_dtype(dtype)
         shape, weak_type = leaf.shape, bool(leaf.weak_type)
     else:

@@ -199,7 +199,9 @@ class Programs:
             program = front.programs.get(front.key(leaves))
         except Exception:  # noqa: BLE001  # of the values' own methods
             return None  # what is refused is so with a reason, where the record is made
-        return None if program is None else (program, tuple(compress(leaves, front.mask)))
+        return (
+            None if program is None else (program, tuple(compress(leaves, front.mask)))
+        )
 
     def _types(self, leaves: Sequence[Any]) -> Hashable:
         types = tuple(map(type, leaves))

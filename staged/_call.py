@@ -90,16 +90,26 @@ def path_of(parameters: Parameters, keys: Sequence[Any]) -> str:
     index: int = keys[0].idx
     parameter, rest = parameters.items[index], tuple(keys[1:])
     if parameter.kind is Parameter.VAR_KEYWORD and rest:
-        return f"{rest[0].key}{_jax.keystr(rest[1:])}"
+        start = _keyword_path(parameters, parameter, rest[0].key)
+        return f"{start}{_jax.keystr(rest[1:])}"
     return f"{parameter.name}{_jax.keystr(rest)}"
+
+
+def _keyword_path(parameters: Parameters, parameter: Parameter, name: str) -> str:
+    """The path of one of `**kwargs`: its name, unless another parameter bears it too."""
+    others = (p.name for p in parameters.items if p is not parameter)
+    return f"**{parameter.name}[{name!r}]" if name in others else name
 
 
 def named(parameters: Parameters, values: Sequence[Any]) -> dict[str, Any]:
     """The value of each parameter by name; those of `**kwargs` by their own names."""
     result: dict[str, Any] = {}
     for parameter, value in zip(parameters.items, values, strict=True):
-        many = parameter.kind is Parameter.VAR_KEYWORD
-        result.update(value if many else {parameter.name: value})
+        if parameter.kind is not Parameter.VAR_KEYWORD:
+            result[parameter.name] = value
+            continue
+        for name, item in value.items():
+            result[_keyword_path(parameters, parameter, name)] = item
     return result
 
 

@@ -53,7 +53,11 @@ def strict_key(value: Any) -> Hashable:
         return float, b"nan" if value != value else struct.pack("<d", value)
     if kind is complex:
         return complex, strict_key(value.real), strict_key(value.imag)
+    if kind is jtu.PyTreeDef:
+        return kind, tree_key(value)
     if isinstance(value, tuple):
+        if _is_flattened(value):
+            value = (tuple(value[0]), value[1])
         return kind, tuple(map(strict_key, value))  # pyright: ignore[reportUnknownArgumentType]  # of anything
     if isinstance(value, frozenset):
         return kind, frozenset(map(strict_key, value))  # pyright: ignore[reportUnknownArgumentType]  # of anything
@@ -67,6 +71,15 @@ def strict_key(value: Any) -> Hashable:
     if type(value == value) is not bool:
         raise TypeError(f"`==` of a {kind.__name__} does not give a plain bool")
     return kind, value
+
+
+def _is_flattened(value: Any) -> bool:
+    """Whether a tuple is a flattened pytree, as `jax.tree.flatten` returns it.
+
+    Equinox and Lineax keep such pairs in static fields. Theirs is the one list that is
+    taken for a value: the structure beside it says how long it has to stay.
+    """
+    return [*map(type_of, value)] == [list, jtu.PyTreeDef]
 
 
 def compares_by_identity(value: Any) -> bool:

@@ -53,16 +53,18 @@ def strict_key(value: Any) -> Hashable:
         return float, b"nan" if value != value else struct.pack("<d", value)
     if kind is complex:
         return complex, strict_key(value.real), strict_key(value.imag)
-    if kind is jtu.PyTreeDef:
+    if kind is _jax.PyTreeDef:
         return kind, tree_key(value)
     if isinstance(value, tuple):
         if _is_flattened(value):
-            value = (tuple(value[0]), value[1])
+            value = (tuple(value[0]), value[1])  # pyright: ignore[reportUnknownArgumentType]  # of anything
         return kind, tuple(map(strict_key, value))  # pyright: ignore[reportUnknownArgumentType]  # of anything
     if isinstance(value, frozenset):
         return kind, frozenset(map(strict_key, value))  # pyright: ignore[reportUnknownArgumentType]  # of anything
     if kind is types.MethodType:
         return kind, strict_key(value.__func__), strict_key(value.__self__)
+    if isinstance(value, (np.longdouble, np.clongdouble)):
+        return kind, repr(value)  # among its bytes are some that mean nothing
     if isinstance(value, NUMPY[1]) and not value.dtype.hasobject:
         return kind, value.dtype, value.tobytes()
     if compares_by_identity(value):
@@ -79,7 +81,7 @@ def _is_flattened(value: Any) -> bool:
     Equinox and Lineax keep such pairs in static fields. Theirs is the one list that is
     taken for a value: the structure beside it says how long it has to stay.
     """
-    return [*map(type_of, value)] == [list, jtu.PyTreeDef]
+    return [*map(type_of, value)] == [list, _jax.PyTreeDef]
 
 
 def compares_by_identity(value: Any) -> bool:

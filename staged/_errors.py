@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, final
 
 
 if TYPE_CHECKING:
-    from ._diff import Difference
+    import staged
 
     JaxRuntimeError = RuntimeError  # JAX's own has no type, but that base
 else:
@@ -96,7 +96,7 @@ class CallMismatchError(StagedError, TypeError):
 
     __module__ = "staged"
 
-    def __init__(self, message: str, *, differences: tuple[Difference, ...]) -> None:
+    def __init__(self, message: str, *, differences: tuple[staged.Difference, ...]) -> None:
         super().__init__(message)
         self.differences = differences
 

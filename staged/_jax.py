@@ -47,6 +47,7 @@ _any_pxla: Any = pxla
 _any_tree: Any = tree_util
 
 GetAttrKey: type[Any] = _any_tree.GetAttrKey
+PyTreeDef: type[Any] = _any_tree.PyTreeDef
 Tracer: type[Any] = _any_core.Tracer
 JaxRuntimeError: type[Exception] = _any_jax.errors.JaxRuntimeError
 block_until_ready: Callable[[Any], Any] = _any_jax.block_until_ready

@@ -1,9 +1,8 @@
 """`jit` and what it returns: the entrance to the stages, and the ordinary call.
 
-This module uses all others.
+This module uses all others. It does without `from __future__ import annotations`:
+`beartype` takes no `ParamSpec` from a string.
 """
-
-from __future__ import annotations
 
 import functools
 import sys
@@ -19,6 +18,7 @@ from typing import (
     TypeVar,
     cast,
     final,
+    no_type_check,
     overload,
 )
 
@@ -64,7 +64,7 @@ class _Entry:
     reshards: bool
 
     @staticmethod
-    def of(staging: Staging, programs: Programs) -> _Entry:
+    def of(staging: Staging, programs: Programs) -> "_Entry":
         """The entry of a function, with what its ordinary call looks at."""
         options = staging.options
         reshards = options.reshard and bool(options.in_shardings)
@@ -199,15 +199,27 @@ class _Attributes:
 _attributes: Any = _Attributes.__dict__["__dict__"]
 
 
-def _copied_by_beartype() -> bool:
-    """Whether `beartype` reads the attributes of a `Jitted`, to put them elsewhere."""
-    reader = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]  # it has no public name
-    caller = reader.f_back
-    return (
-        reader.f_code is functools.update_wrapper.__code__
-        and caller is not None
-        and caller.f_globals.get("__name__", "").startswith("beartype.")
-    )
+@no_type_check  # `beartype`, where it is applied to this too, would add a frame
+class _CopiedAttributes:
+    """The `__dict__` of a `Jitted`: the attributes, which a wrapper of it copies.
+
+    `beartype.claw` replaces a `Jitted`, if it is one in a module, by a function that
+    checks the types; on it, the methods are to be found too. On any other wrapper, such
+    as JAX's of a gradient, they would stage another function than it.
+    """
+
+    def __get__(self, jitted: Any, owner: Any = None) -> dict[str, Any]:
+        attributes: dict[str, Any] = _attributes.__get__(jitted)
+        reader = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # it has no public name
+        caller = reader.f_back
+        if (
+            reader.f_code is not functools.update_wrapper.__code__
+            or caller is None
+            or not caller.f_globals.get("__name__", "").startswith("beartype.")
+        ):
+            return attributes
+        names = ("trace", "lower", "eval_shape", "clear_cache")
+        return attributes | {name: getattr(jitted._entry, name) for name in names}
 
 
 @final
@@ -219,6 +231,7 @@ class Jitted(_Attributes, Generic[P, R]):
     """
 
     __wrapped__: Callable[P, R]
+    __dict__ = _CopiedAttributes()  # pyright: ignore[reportAssignmentType]  # it returns one
 
     def __init__(self, entry: _Entry, parts: Any, aux: Any) -> None:
         fun = entry.staging.fun
@@ -237,20 +250,6 @@ class Jitted(_Attributes, Generic[P, R]):
                 setattr(self, name, value)
         self.__name__ = entry.staging.binder.fun_name
         self.__qualname__ = getattr(fun, "__qualname__", self.__name__)
-
-    @property
-    def __dict__(self) -> dict[str, Any]:  # pyright: ignore[reportIncompatibleVariableOverride]  # of `object`
-        """The attributes, which a wrapper of this object copies.
-
-        `beartype.claw` replaces this object, if it is one in a module, by a function
-        that checks the types; on it, the methods are to be found too. On any other
-        wrapper, such as JAX's of a gradient, they would stage another function than it.
-        """
-        attributes = _attributes.__get__(self)
-        if not _copied_by_beartype():
-            return attributes
-        names = ("trace", "lower", "eval_shape", "clear_cache")
-        return attributes | {name: getattr(self._entry, name) for name in names}
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function: traced and compiled at the first call of each kind.
@@ -300,21 +299,21 @@ class Jitted(_Attributes, Generic[P, R]):
     @overload  # a class method
     def __get__(
         self: Callable[Concatenate[type[S], Q], T], instance: S | None, owner: type[S]
-    ) -> Jitted[Q, T]: ...
+    ) -> "Jitted[Q, T]": ...
     @overload  # a method, from its class
     def __get__(
         self, instance: None, owner: type[Any] | None = None
-    ) -> Jitted[P, R]: ...
+    ) -> "Jitted[P, R]": ...
     @overload  # a method
     def __get__(
         self: Callable[Concatenate[S, Q], T],
         instance: S,
         owner: type[Any] | None = None,
-    ) -> Jitted[Q, T]: ...
+    ) -> "Jitted[Q, T]": ...
     @overload  # a static method, or a function kept in an instance
     def __get__(
         self, instance: object, owner: type[Any] | None = None
-    ) -> Jitted[P, R]: ...
+    ) -> "Jitted[P, R]": ...
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         receiver = self._aux[-1]
         if receiver == "class":
@@ -396,10 +395,10 @@ def jit(
     backend: str | None = None,
     inline: bool = False,
     compiler_options: Mapping[str, Any] | None = None,
-) -> _Decorator: ...
+) -> "_Decorator": ...
 @overload
 def jit(
-    fun: Callable[Q, T] | classmethod[S, Q, T],
+    fun: Callable[Q, T],
     /,
     *,
     donate: Donate = "none",
@@ -464,9 +463,7 @@ def jit(fun: Any = UNSPECIFIED, /, **options: Any) -> Any:
 
 
 class _Decorator(Protocol):
-    def __call__(
-        self, fun: Callable[Q, T] | classmethod[S, Q, T], /
-    ) -> Jitted[Q, T]: ...
+    def __call__(self, fun: Callable[Q, T], /) -> Jitted[Q, T]: ...
 
 
 def _jit(fun: Any, options: Options) -> Jitted[Any, Any]:

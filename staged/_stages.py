@@ -1,7 +1,8 @@
 """The stages `Traced -> Lowered -> Compiled`: immutable values with the one record.
 
 A transition is a method that makes a new value from an old one. This module uses all of
-the above, and nothing of `_jit`.
+the above, and nothing of `_jit`. It does without `from __future__ import annotations`:
+`beartype` takes no `ParamSpec` from a string.
 """
 
 from collections.abc import Callable, Mapping

@@ -12,7 +12,14 @@ import struct
 import types
 import weakref
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, ValuesView
+from collections.abc import (
+    Callable,
+    Hashable,
+    Iterable,
+    Iterator,
+    Sequence,
+    ValuesView,
+)
 from typing import Any, cast
 
 import equinox as eqx
@@ -56,9 +63,7 @@ def strict_key(value: Any) -> Hashable:
     if kind is _jax.PyTreeDef:
         return kind, tree_key(value)
     if isinstance(value, tuple):
-        if _is_flattened(value):
-            value = (tuple(value[0]), value[1])  # pyright: ignore[reportUnknownArgumentType]  # of anything
-        return kind, tuple(map(strict_key, value))  # pyright: ignore[reportUnknownArgumentType]  # of anything
+        return kind, tuple(map(strict_key, _joined(value)))  # pyright: ignore[reportUnknownArgumentType]  # of anything
     if isinstance(value, frozenset):
         return kind, frozenset(map(strict_key, value))  # pyright: ignore[reportUnknownArgumentType]  # of anything
     if kind is types.MethodType:
@@ -75,13 +80,25 @@ def strict_key(value: Any) -> Hashable:
     return kind, value
 
 
-def _is_flattened(value: Any) -> bool:
-    """Whether a tuple is a flattened pytree, as `jax.tree.flatten` returns it.
+def _joined(items: Sequence[Any]) -> Sequence[Any]:
+    """Static data with each flattened pytree, a list and its structure, as one tuple.
 
-    Equinox and Lineax keep such pairs in static fields. Theirs is the one list that is
+    Equinox and Lineax keep such ones in static fields. Theirs is the one list that is
     taken for a value: the structure beside it says how long it has to stay.
     """
-    return [*map(type_of, value)] == [list, _jax.PyTreeDef]
+    if list not in map(type_of, items):
+        return items
+    joined: list[Any] = []
+    for before, item in zip((None, *items), items, strict=False):
+        if _is_joined(before, item):
+            joined[-1] = (tuple(before), item)
+        else:
+            joined.append(item)
+    return joined
+
+
+def _is_joined(before: Any, item: Any) -> bool:
+    return type_of(item) is _jax.PyTreeDef and type_of(before) is list
 
 
 def compares_by_identity(value: Any) -> bool:
@@ -258,7 +275,9 @@ def static_parts(node: Any, treedef: Any) -> list[tuple[str, Any]]:
     if 0 < len(static) <= len(parts):
         # Equinox puts a mark of its own before the values of the fields.
         names = [""] * (len(parts) - len(static)) + static
-        return list(zip(names, parts, strict=True))
+        joined = [*map(_is_joined, (None, *parts), parts)]
+        kept = [name for name, gone in zip(names, joined, strict=False) if not gone]
+        return list(zip(kept, _joined(parts), strict=True))
     named = list(attributes(node))
     for keys, child in one_level(node)[0]:
         key = keys[0].name if isinstance(keys[0], jtu.GetAttrKey) else None

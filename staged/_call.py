@@ -96,7 +96,7 @@ def path_of(parameters: Parameters, keys: Sequence[Any]) -> str:
 
 
 def _keyword_path(parameters: Parameters, parameter: Parameter, name: str) -> str:
-    """The path of one of `**kwargs`: its name, unless another parameter bears it too."""
+    """The path of one of `**kwargs`: its name, unless a parameter bears it too."""
     others = (p.name for p in parameters.items if p is not parameter)
     return f"**{parameter.name}[{name!r}]" if name in others else name
 

@@ -96,7 +96,9 @@ class CallMismatchError(StagedError, TypeError):
 
     __module__ = "staged"
 
-    def __init__(self, message: str, *, differences: tuple[staged.Difference, ...]) -> None:
+    def __init__(
+        self, message: str, *, differences: tuple[staged.Difference, ...]
+    ) -> None:
         super().__init__(message)
         self.differences = differences
 

@@ -326,6 +326,9 @@ class Jitted(_Attributes, Generic[P, R]):
     def __repr__(self) -> str:
         return f"staged.jit({static_text(self.__wrapped__)})"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _put_together, (self._aux, self._parts)
+
     def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
         """The trees that the function carries, and all else."""
         return self._parts, self._aux

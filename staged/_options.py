@@ -28,6 +28,9 @@ class _Unspecified:
     def __repr__(self) -> str:
         return "unspecified"
 
+    def __reduce__(self) -> str:
+        return "UNSPECIFIED"  # a copy is the same object
+
 
 UNSPECIFIED: Any = _Unspecified()
 """Stands for an option that was not given, where `None` means something to JAX."""

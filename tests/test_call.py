@@ -75,7 +75,7 @@ def texts(mine, other):
 
 
 def test_what_a_record_shows():
-    """A record names what is dynamic, what static and what donated, in the user's terms."""
+    """A record names what is dynamic, static and donated, in the user's terms."""
     jitted = staged.jit(function, donate="x")
     record = jitted.trace({"a": [X, 1]}, 3, X, key="k", rate=0.5).call
     struct = jax.ShapeDtypeStruct((3,), jnp.float32)
@@ -116,7 +116,7 @@ def test_defaults_are_left_out(args, kwargs, shown):
 
 
 def test_weak_types_keys_and_shardings_are_shown(devices, mesh):
-    """The text of a record notes weak types, the kind of a key, and committed devices."""
+    """The text of a record notes weak types, kinds of keys, and committed devices."""
     there = jax.device_put(jnp.ones(4), devices[1])
     apart = jax.device_put(jnp.ones(4), NamedSharding(mesh, P("x")))
     key = jax.random.key(0, impl="threefry2x32")
@@ -297,7 +297,11 @@ def test_no_array_is_held():
             (X, 1),
             ["`x`: compiled for Pair of length 2, given tuple of length 2 (structure)"],
         ),
-        (Pair(X, 1), Pair(X, 2), ["`x.second`: compiled for 1, given 2 (static value)"]),
+        (
+            Pair(X, 1),
+            Pair(X, 2),
+            ["`x.second`: compiled for 1, given 2 (static value)"],
+        ),
         ([X], [X, X], ["`x[1]`: compiled for nothing, given float32[3] (structure)"]),
         (
             {"a": {"b": X}},
@@ -408,7 +412,8 @@ def test_differences_in_context():
     with jax.default_matmul_precision("high"), jax.numpy_rank_promotion("allow"):
         other = call(X)
     assert texts(record, other) == [
-        "`jax.config.default_matmul_precision`: compiled for None, given 'high' (context)",
+        "`jax.config.default_matmul_precision`: compiled for None, given 'high' "
+        "(context)",
         "`jax.config.numpy_rank_promotion`: compiled for 'raise', given 'allow' "
         "(context)",
     ]
@@ -440,9 +445,7 @@ def test_functions_of_one_name_are_told_apart():
 def test_a_difference_holds_its_facts():
     """A difference is data: where, what kind, and the two values themselves."""
     (found,) = call(X).diff(call(jnp.ones(4)))
-    assert found == staged.Difference(
-        path="x", kind="shape", expected=(3,), given=(4,)
-    )
+    assert found == staged.Difference(path="x", kind="shape", expected=(3,), given=(4,))
     (found,) = call(X, 1).diff(call(X, 5))
     assert (found.expected, found.given) == (1, 5)
 

@@ -1,4 +1,4 @@
-"""`Jitted`: what it looks like, and what it does as a pytree and under transformations."""
+"""`Jitted`: its looks, and what it does as a pytree and under transformations."""
 
 import abc
 import copy
@@ -232,7 +232,7 @@ def the_array(tree):
 
 
 def test_a_function_without_values_has_no_leaves():
-    """A plain function is a pytree of nothing, so that any `tree_map` leaves it alone."""
+    """A plain function is a pytree of nothing, so that `tree_map` leaves it alone."""
     assert jtu.tree_leaves(annotated) == []
     again = jtu.tree_map(lambda leaf: leaf, annotated)
     assert again(X).tolist() == [0, 2, 4]
@@ -295,7 +295,7 @@ def test_it_can_be_differentiated(jitted):
 
 @every_form
 def test_it_can_be_an_argument(jitted):
-    """It is an argument like any other, with its arrays as inputs and the rest static."""
+    """It is an argument like any other: its arrays are inputs, the rest is static."""
 
     def call(fun, x):
         return fun(x)
@@ -345,8 +345,11 @@ def test_the_arrays_of_a_jitted_argument_of_jax():
 
 
 def test_under_every_transformation():
-    """It is inlined, differentiated, batched and scanned over, static arguments included."""
-    call = lambda x: annotated(x, 3, shift=1.0)
+    """It is inlined, differentiated, batched and scanned, with static arguments."""
+
+    def call(x):
+        return annotated(x, 3, shift=1.0)
+
     assert jax.jit(call)(X).tolist() == [1, 4, 7]
     assert jax.vmap(call)(X).tolist() == [1, 4, 7]
     assert jax.grad(lambda x: call(x).sum())(X).tolist() == [3, 3, 3]

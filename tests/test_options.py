@@ -95,7 +95,7 @@ def test_options_of_jax_that_make_no_sense_here(option, advice):
     ],
 )
 def test_wrong_options(options, option, message):
-    """A wrong option is refused where it is given, by a message that says what is due."""
+    """A wrong option is refused where it is given, and the message says what is due."""
     with pytest.raises(staged.OptionError) as caught:
         staged.jit(**options)(scale)
     assert str(caught.value) == message
@@ -150,7 +150,7 @@ def test_inline(inline):
 
 
 def test_compiler_options():
-    """XLA's options reach it, from `jit` and from `compile`, which refuses unknown ones."""
+    """XLA's options reach it from `jit` and from `compile`, which refuses others."""
     good, bad = {"xla_embed_ir_in_executable": True}, {"no_such_option": True}
     assert staged.jit(scale, compiler_options=good)(X).tolist() == [2, 2, 2]
     lowered = staged.jit(scale).trace(X).lower()
@@ -168,7 +168,7 @@ def test_compiler_options():
 
 
 def test_python_numbers_can_be_dynamic():
-    """With `is_array_like`, new numbers need no new trace, and arrays of NumPy neither."""
+    """With `is_array_like`, new numbers need no new trace."""
     traces = []
 
     def add(x, n):
@@ -291,7 +291,7 @@ def test_in_shardings_by_name(devices, mesh):
 
 @pytest.mark.parametrize("depth", ["whole", "leaf", "static"])
 def test_in_shardings_take_prefixes(devices, depth):
-    """A sharding may stand for a whole tree; a static leaf matches whatever is there."""
+    """A sharding may stand for a whole tree; a static leaf matches anything."""
     there = on(devices[1])
     tree = {"b": Y, "s": "static"}
     prefix = {
@@ -308,8 +308,13 @@ def test_in_shardings_take_prefixes(devices, depth):
 def test_in_shardings_of_arguments_of_every_kind(devices):
     """Items of `*args`, of `**kwargs` and the function's own arrays can be placed."""
     there = on(devices[1])
-    star = lambda *items: items[0]
-    named = lambda **items: items["a"]
+
+    def star(*items):
+        return items[0]
+
+    def named(**items):
+        return items["a"]
+
     layer = eqx.nn.Linear(4, 4, key=jax.random.key(0))
     for result in (
         staged.jit(star, in_shardings={"items": there})(Y),
@@ -390,13 +395,11 @@ def test_a_compiled_call_on_another_device(devices):
 
 
 def test_a_compiled_call_follows_its_arguments(devices):
-    """A program that was traced for a device runs there, and takes uncommitted arrays."""
+    """A program that was traced for a device runs there, on uncommitted arrays too."""
     there = jax.device_put(Y, devices[1])
     compiled = staged.jit(scale).trace(there).lower().compile()
     assert compiled(there).devices() == compiled(Y).devices() == {devices[1]}
-    message = refused(
-        staged.CallMismatchError, compiled, jax.device_put(Y, devices[0])
-    )
+    message = refused(staged.CallMismatchError, compiled, jax.device_put(Y, devices[0]))
     assert message.splitlines()[1] == (
         f"  `x`: compiled for {devices[1]}, given {devices[0]} (sharding)"
     )
@@ -409,9 +412,7 @@ def test_an_abstract_argument_says_where(devices, mesh):
     compiled = staged.jit(scale).trace(struct).lower().compile()
     assert compiled(jax.device_put(Y, wanted)).sharding == wanted
     assert compiled(Y).sharding == wanted
-    message = refused(
-        staged.CallMismatchError, compiled, jax.device_put(Y, devices[1])
-    )
+    message = refused(staged.CallMismatchError, compiled, jax.device_put(Y, devices[1]))
     assert message.splitlines()[1] == (
         f"  `x`: compiled for {P('x')} over {{'x': 2}}, given {devices[1]} (sharding)"
     )
@@ -496,7 +497,7 @@ def three(x):
 
 @pytest.mark.parametrize("depth", ["whole", "part", "leaf"])
 def test_out_shardings(mesh, depth):
-    """`out_shardings` is any prefix of the result, whose static leaves stay as they are."""
+    """`out_shardings` is any prefix of the result; static leaves are left alone."""
     apart = NamedSharding(mesh, P("x"))
     prefix = {
         "whole": apart,
@@ -530,7 +531,7 @@ def test_out_shardings_of_one_leaf_each(devices, mesh):
     ],
 )
 def test_out_shardings_that_are_no_prefix(prefix, path):
-    """Shardings that do not fit the result are refused by the place where they do not."""
+    """Shardings that do not fit the result are refused by the place that they miss."""
     jitted = staged.jit(three, out_shardings=prefix)
     shown = prefix if path == "result" else prefix[path[8:-2]]
     for call in (jitted, jitted.trace, jitted.eval_shape):

@@ -1,4 +1,4 @@
-"""Every way through the stages gives what the function gives, for calls of all kinds."""
+"""Every way through the stages gives what the function gives, whatever the call."""
 
 import dataclasses
 import enum
@@ -231,7 +231,7 @@ NOTHING = object()
 
 @dataclasses.dataclass
 class Call:
-    """A function, and one call of it as values by parameter; `NOTHING` for a default."""
+    """A function, and one call of it by parameter; `NOTHING` stands for a default."""
 
     fun: object
     parameters: list
@@ -250,15 +250,16 @@ class Call:
             if value is NOTHING:
                 value = default if explicit else NOTHING
             by_position = kind is not KINDS.KEYWORD_ONLY and index < count
-            if not by_position and (kind is KINDS.POSITIONAL_ONLY or self.rest):
-                if kind is not KINDS.KEYWORD_ONLY and (
-                    value is not NOTHING or self.rest
-                ):
+            left_out = value is NOTHING
+            if by_position and left_out:
+                return None
+            if not by_position and kind is not KINDS.KEYWORD_ONLY:
+                only = kind is KINDS.POSITIONAL_ONLY and not left_out
+                if only or self.rest:
                     return None
-            if value is NOTHING:
-                if by_position:
-                    return None
-            elif by_position:
+            if left_out:
+                continue
+            if by_position:
                 args.append(value)
             else:
                 kwargs[name] = value
@@ -389,7 +390,10 @@ def places(tree, path=""):
     yield path, tree, lambda new: new
     if isinstance(tree, Pair):
         parts = [(f".{n}", v, n) for n, v in tree._asdict().items()]
-        replaced = lambda key, new: tree._replace(**{key: new})
+
+        def replaced(key, new):
+            return tree._replace(**{key: new})
+
     elif isinstance(tree, MARKED):
         parts = [(".value", tree.value, "value"), (".mark", tree.mark, "mark")]
 
@@ -437,7 +441,7 @@ OTHER_MARKS = (7, 7.5, (1, (2.0, "b")), "other", Colour.BLUE, int)
 
 
 def other_statics(value):
-    """Static values that are not strictly equal to `value`, though perhaps `==` to it."""
+    """Static values not strictly equal to `value`, though perhaps `==` to it."""
     data = type(value), repr(value)
     return [other for other in OTHERS if (type(other), repr(other)) != data]
 

@@ -16,6 +16,8 @@ from staged import _signature
 
 
 X = jnp.arange(3.0)
+ONES = jnp.ones(3)
+TWO = np.float32(2)
 
 
 def scale(x, n=2, *, shift=0.0):
@@ -117,7 +119,12 @@ def by_leaf(call):
             ["x", "n"],
             {"shift": 1.0},
         ),
-        (functools.partial(LAYER.apply), "apply", ["self.weight", "x"], {"self.times": 2}),
+        (
+            functools.partial(LAYER.apply),
+            "apply",
+            ["self.weight", "x"],
+            {"self.times": 2},
+        ),
         (wrapper, "scale", ["x"], {"n": 2, "shift": 0.0}),
         (jax.jit(scale), "scale", ["x"], {"n": 2, "shift": 0.0}),
         (staged.jit(scale), "scale", ["x"], {"n": 2, "shift": 0.0}),
@@ -130,7 +137,7 @@ def by_leaf(call):
     ids=lambda value: None if isinstance(value, (dict, list, str)) else type(value),
 )
 def test_callables_of_every_kind(fun, name, dynamic, static):
-    """Each kind of callable is opened, named, and gives its own result at every stage."""
+    """Each kind of callable is opened and named, and gives its result at each stage."""
     jitted = staged.jit(fun)
     compiled = jitted.trace(X).lower().compile()
     expected = fun(X)
@@ -187,7 +194,7 @@ def test_a_class_makes_its_object():
 
 
 def test_a_builtin_without_a_signature():
-    """A callable that tells no signature takes any arguments, as `args` and `kwargs`."""
+    """A callable that tells no signature takes any arguments: `args` and `kwargs`."""
     with pytest.raises(ValueError, match="no signature found"):
         inspect.signature(max)
     compiled = staged.jit(max).trace(1, 5, 3).lower().compile()
@@ -258,7 +265,7 @@ def test_keywords_of_a_call_replace_those_of_a_partial():
 
 
 def test_a_partial_takes_a_place():
-    """A positional argument cannot be given again where a partial gave it by keyword."""
+    """What a partial gave by keyword cannot be given again by position."""
     with pytest.raises(staged.SignatureError) as caught:
         staged.jit(functools.partial(scale, n=X))(X, 3)
     assert str(caught.value) == (
@@ -288,7 +295,7 @@ def any_names(self, fun, /, *args, cls=0, **kwargs):
 
 
 def test_names_that_a_library_likes():
-    """Parameters and keywords named `self`, `fun`, `args` and so on are like all others."""
+    """Names such as `self`, `fun`, `args` are like all others, in all places."""
     named = {"self": 1, "fun": 2, "args": 3, "kwargs": 4, "instance": 5, "leaves": X}
     jitted = staged.jit(any_names)
     compiled = jitted.trace(0, 1, 2, **named).lower().compile()
@@ -311,7 +318,7 @@ def test_names_that_a_library_likes():
 
 
 def test_a_keyword_that_bears_the_name_of_a_parameter():
-    """Two arguments of one name have two paths, and neither hides a change of the other."""
+    """Two arguments of one name have two paths; neither hides a change of the other."""
     trace = staged.jit(any_names).trace
     record = trace(0, 1, self=2, args=[3]).call
     assert list(map(str, record.diff(trace(7, 1, self=2, args=[3]).call))) == [
@@ -435,7 +442,7 @@ def test_defaults_that_no_record_can_hold():
 
 def test_an_array_default_is_never_donated():
     """A donated function with an array default can be called again and again."""
-    jitted = staged.jit(lambda x, w=jnp.ones(3): x + w, donate="all")
+    jitted = staged.jit(lambda x, w=ONES: x + w, donate="all")
     compiled = jitted.trace(X).lower().compile()
     for call in (jitted, compiled):
         for _ in range(3):
@@ -454,6 +461,6 @@ def test_a_default_before_arguments_that_have_to_follow():
 
 def test_the_default_of_a_numpy_type():
     """A NumPy scalar as a default is an array default, found by the function itself."""
-    jitted = staged.jit(lambda x, n=np.float32(2): x * n)
+    jitted = staged.jit(lambda x, n=TWO: x * n)
     assert jitted(X).tolist() == [0, 2, 4]
     assert list(jitted.trace(X, np.float32(3)).call.dynamic) == ["x", "n"]

@@ -56,7 +56,7 @@ class Slotted:
 class Sub(Slotted):
     """The same with one more slot, given as a plain string."""
 
-    __slots__ = "other"  # noqa: PLC0205  # as some write it
+    __slots__ = "other"  # as some write it
 
     def __init__(self, other):
         super().__init__(None)
@@ -154,8 +154,9 @@ def use(x, thing=None, *rest, **named):
 JITTED = staged.jit(use)
 
 WAY_OUT = (
-    "Every leaf that is no array is static, and a program is made for its value. Pass a "
-    "tuple or a frozenset instead, or an array if the value changes from call to call."
+    "Every leaf that is no array is static, and a program is made for its value. "
+    "Pass a tuple or a frozenset instead, or an array if the value changes from call "
+    "to call."
 )
 
 
@@ -217,7 +218,7 @@ def test_static_values_that_are_the_same(value, same):
     ids=repr,
 )
 def test_static_values_that_differ(value, other):
-    """Values that are merely `==`, or not even that, make two records and two programs."""
+    """Values that are merely `==`, or less, make two records and two programs."""
     mine, theirs = (JITTED.trace(X, v).call for v in (value, other))
     assert mine != theirs
     assert [(d.path, d.kind) for d in mine.diff(theirs)] == [("thing", "static value")]
@@ -238,7 +239,7 @@ def test_tuples_of_static_values_are_trees():
 
 
 def test_bound_methods_compare_their_instances():
-    """A bound method as a static value is the same for the same instance and function."""
+    """A bound method is the same value for the same instance and function."""
     one, two = Plain(1), Plain(1)
     assert JITTED.trace(X, one.method).call == JITTED.trace(X, one.method).call
     assert JITTED.trace(X, one.method).call != JITTED.trace(X, two.method).call
@@ -389,7 +390,7 @@ def test_a_compiled_call_refuses_them_too():
 
 
 def test_an_array_of_strings_after_one_of_numbers():
-    """NumPy arrays have one type: one of strings is refused after one of numbers ran."""
+    """An array of strings is refused after one of numbers, of the same type, ran."""
     jitted = staged.jit(lambda x: x)
     assert jitted(np.ones(2, np.float32)).tolist() == [1, 1]
     with pytest.raises(staged.StaticLeafError) as caught:
@@ -406,8 +407,8 @@ def test_a_long_value_is_cut_short():
 
 
 HOLDS = (
-    "an object that is compared by identity: a later assignment to its attributes would "
-    "not count.\n"
+    "an object that is compared by identity: a later assignment to its attributes "
+    "would not count.\n"
     "Make its class a pytree (an `equinox.Module`, or "
     "`jax.tree_util.register_dataclass`), or pass the array as an argument."
 )
@@ -431,7 +432,7 @@ HOLDS = (
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_objects_that_hold_arrays_are_refused(thing, held):
-    """A plain object that holds arrays, however deep, is refused by the array's path."""
+    """A plain object that holds arrays, however deep, is refused by their path."""
     with pytest.raises(staged.StaticLeafError) as caught:
         JITTED(X, thing)
     if held is None:  # it has an equality of its own, and no hash
@@ -445,7 +446,7 @@ def test_objects_that_hold_arrays_are_refused(thing, held):
 
 
 def test_a_bound_method_of_an_object_that_holds_arrays():
-    """The instance of a bound method is looked into, as an argument and as the function."""
+    """The instance of a bound method is looked into, wherever the method stands."""
     with pytest.raises(staged.StaticLeafError) as caught:
         JITTED(X, Plain(X).method)
     assert caught.value.path == "thing.__self__.value"
@@ -487,7 +488,7 @@ def test_code_is_trusted():
 
 
 def test_the_parts_of_a_dictionary_of_each_kind():
-    """Keys, their order where it counts, and a default factory belong to a structure."""
+    """Keys, their order where it counts, and a default factory are structure."""
     trace = staged.jit(lambda tree: 0).trace
 
     def difference(one, other):

@@ -53,5 +53,7 @@ __all__ = [
 ]
 
 for _name in __all__:
-    # As a user writes it, in every message, traceback and pickle.
-    globals()[_name].__module__ = __name__
+    # As a user writes it, in every message, traceback and pickle. A function keeps its
+    # own, by which its overloads are found.
+    if isinstance(globals()[_name], type):
+        globals()[_name].__module__ = __name__

@@ -6,7 +6,7 @@ This module uses all others. It does without `from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import (
     Any,
@@ -199,13 +199,27 @@ class _Attributes:
 _attributes: Any = _Attributes.__dict__["__dict__"]
 
 
+_METHODS = ("trace", "lower", "eval_shape", "clear_cache")
+
+
+class _Unshared(dict[str, Any]):
+    """The attributes of a function, without the methods for whoever copies them all."""
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self.items() if name not in _METHODS)
+
+    def keys(self) -> Any:
+        """The names, as `dict.update` asks for them."""
+        return tuple(self)
+
+
 @no_type_check  # `beartype`, where it is applied to this too, would add a frame
 class _CopiedAttributes:
     """The `__dict__` of a `Jitted`: the attributes, which a wrapper of it copies.
 
     `beartype.claw` replaces a `Jitted`, if it is one in a module, by a function that
     checks the types; on it, the methods are to be found too. On any other wrapper, such
-    as JAX's of a gradient, they would stage another function than it.
+    as JAX's of a gradient, be it of that function, they would stage another than it.
     """
 
     def __get__(self, jitted: Any, owner: Any = None) -> dict[str, Any]:
@@ -218,8 +232,10 @@ class _CopiedAttributes:
             or not caller.f_globals.get("__name__", "").startswith("beartype.")
         ):
             return attributes
-        names = ("trace", "lower", "eval_shape", "clear_cache")
-        return attributes | {name: getattr(jitted._entry, name) for name in names}
+        methods = {name: getattr(jitted._entry, name) for name in _METHODS}
+        wrapper = reader.f_locals["wrapper"]
+        wrapper.__dict__ = _Unshared(wrapper.__dict__ | attributes | methods)
+        return attributes
 
 
 @final

@@ -44,6 +44,8 @@ DEFAULT = _Default()
 type_of: Callable[[Any], type[Any]] = type
 """`type` of a value that a type checker knows nothing of."""
 
+_PADDED: tuple[Any, ...] = (np.longdouble, np.clongdouble)
+
 NUMPY: tuple[type[Any], type[Any]] = (np.ndarray, np.generic)
 """The two kinds of NumPy's values, whose own types have parameters unknown here."""
 
@@ -68,7 +70,7 @@ def strict_key(value: Any) -> Hashable:
         return kind, frozenset(map(strict_key, value))  # pyright: ignore[reportUnknownArgumentType]  # of anything
     if kind is types.MethodType:
         return kind, strict_key(value.__func__), strict_key(value.__self__)
-    if isinstance(value, (np.longdouble, np.clongdouble)):
+    if isinstance(value, _PADDED):
         return kind, repr(value)  # among its bytes are some that mean nothing
     if isinstance(value, NUMPY[1]) and not value.dtype.hasobject:
         return kind, value.dtype, value.tobytes()
@@ -89,7 +91,8 @@ def _joined(items: Sequence[Any]) -> Sequence[Any]:
     if list not in map(type_of, items):
         return items
     joined: list[Any] = []
-    for before, item in zip((None, *items), items, strict=False):
+    previous: tuple[Any, ...] = (None, *items)
+    for before, item in zip(previous, items, strict=False):
         if _is_joined(before, item):
             joined[-1] = (tuple(before), item)
         else:

@@ -329,6 +329,13 @@ class Binder:
             for index, name in enumerate(opened.keywords)
         }
         keywords |= {name: (Origin.KEYWORD.value, name) for name in names}
+        # A keyword that bears the name of a positional-only parameter is one of
+        # `**kwargs`, of which `inspect` is not always aware.
+        only = {p.name for p in items if p.kind is Parameter.POSITIONAL_ONLY}
+        apart = {name: keywords.pop(name) for name in only & keywords.keys()}
+        if apart and all(p.kind is not Parameter.VAR_KEYWORD for p in items):
+            named = ", ".join(sorted(map(repr, apart)))
+            raise self._refused(f"{named} can only be given by position")
         signature = inspect.Signature(items, __validate_parameters__=False)
         try:
             bound = signature.bind(*values, *given, **keywords).arguments
@@ -341,7 +348,7 @@ class Binder:
             if parameter.kind is Parameter.VAR_POSITIONAL:
                 sources.append(list[Token](source or ()))
             elif parameter.kind is Parameter.VAR_KEYWORD:
-                sources.append(dict[str, Token](source or {}))
+                sources.append(dict[str, Token](source or {}) | apart)
             else:
                 sources.append(source or (Origin.DEFAULT.value, index))
                 continue

@@ -404,6 +404,7 @@ def test_differences_in_donation():
     assert texts(donating, call(X)) == [
         "`x`: compiled for donated, given not donated (donation)"
     ]
+    assert call(X) != donating
 
 
 def test_differences_in_context():

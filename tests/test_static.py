@@ -541,6 +541,20 @@ def test_two_static_fields_of_one_value():
         ]
 
 
+def test_two_static_fields_of_a_dataclass_of_one_value():
+    """So are those of a dataclass that is registered with their names."""
+    trace = staged.jit(lambda tree: 0).trace
+    mine = trace(Record(0, 0, 0)).call
+    for values, name in (
+        ((0, 5, 0), "mark"),
+        ((0, 0, 5), "more"),
+        ((5, 0, 0), "value"),
+    ):
+        assert list(map(str, mine.diff(trace(Record(*values)).call))) == [
+            f"`tree.{name}`: compiled for 0, given 5 (static value)"
+        ]
+
+
 # --- NumPy ------------------------------------------------------------------------
 
 

@@ -108,7 +108,8 @@ def test_analyses_are_typed_records(traced):
     compiled = lowered.compile()
     for cost in (lowered.cost_analysis(), compiled.cost_analysis()):
         assert isinstance(cost, staged.CostAnalysis)
-        assert cost.flops is not None and cost.flops >= 3
+        assert cost.flops is not None
+        assert cost.flops >= 3
     memory = compiled.memory_analysis()
     assert isinstance(memory, staged.MemoryAnalysis)
     assert memory.argument_size_in_bytes == 24
@@ -155,7 +156,7 @@ def test_a_backend_without_memory_analysis_has_none(answer):
 
 
 def test_one_lowering_for_each_platform(traced):
-    """A lowering for several platforms holds one program for each, and compiles here."""
+    """A lowering for several platforms holds one program each, and compiles here."""
 
     def on_each(x):
         return jax.lax.platform_dependent(x, cpu=jnp.sin, tpu=jnp.cos)
@@ -238,7 +239,7 @@ def test_an_error_of_xla_without_options_is_its_own(traced, monkeypatch):
         raise ValueError("an option of fate")
 
     monkeypatch.setattr(type(lowered._lowered[0][1]), "compile", fail)
-    with pytest.raises(ValueError, match="^an option of fate$"):
+    with pytest.raises(ValueError, match=r"^an option of fate$"):
         lowered.compile()
 
 
@@ -272,9 +273,9 @@ def test_error_if_raises_the_error_of_equinox(way, caplog):
     jitted = staged.jit(positive)
     call = jitted if way == "jitted" else jitted.lower(X).compile()
     np.testing.assert_array_equal(call(X), X)
-    with caplog.at_level(logging.DEBUG, "jax._src.callback"):
-        with pytest.raises(eqx.EquinoxRuntimeError, match="it is negative") as caught:
-            call(X - 2.0)
+    caplog.set_level(logging.DEBUG, "jax._src.callback")
+    with pytest.raises(eqx.EquinoxRuntimeError, match="it is negative") as caught:
+        call(X - 2.0)
     assert caught.value.__cause__ is None
     assert caplog.records == []
     np.testing.assert_array_equal(call(X), X)

@@ -20,7 +20,7 @@ def _at_once(task: Callable[[int], object], count: int = 16) -> None:
         start.wait()
         try:
             task(index)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  # it is raised below
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(i,)) for i in range(count)]

@@ -123,10 +123,11 @@ def current_context() -> Context:
     """The context in force here and now."""
     config: Any = jax.config
     mesh: Any = jax.sharding.get_abstract_mesh()
+    promotion = config.jax_numpy_dtype_promotion  # a string, or an enum of strings
     return Context(
         enable_x64=config.jax_enable_x64,
         default_matmul_precision=config.jax_default_matmul_precision,
-        numpy_dtype_promotion=config.jax_numpy_dtype_promotion,
+        numpy_dtype_promotion=getattr(promotion, "value", promotion),
         numpy_rank_promotion=config.jax_numpy_rank_promotion,
         default_prng_impl=config.jax_default_prng_impl,
         threefry_partitionable=config.jax_threefry_partitionable,

@@ -76,10 +76,6 @@ class Partition:
         """The arguments for the function, from the leaves."""
         return self.parameters.unbind(self.values(dynamic, static))
 
-    def dynamic(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
-        """The dynamic ones among all leaves."""
-        return tuple(compress(leaves, self.mask))
-
     def static(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
         """The static ones among all leaves."""
         return tuple(leaf for m, leaf in zip(self.mask, leaves, strict=True) if not m)

@@ -4,9 +4,7 @@ This module uses all others. It does without `from __future__ import annotations
 `beartype` takes no `ParamSpec` from a string.
 """
 
-import functools
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import (
     Any,
@@ -18,7 +16,6 @@ from typing import (
     TypeVar,
     cast,
     final,
-    no_type_check,
     overload,
 )
 
@@ -27,6 +24,7 @@ import equinox as eqx
 import jax
 
 from . import _jax
+from ._beartype import Attributes, CopiedAttributes
 from ._call import BoundCall
 from ._calling import abstract_argument, misplaced, place, unplaced
 from ._donation import Donate, UnusedDonation, blames_buffer, explain_buffers
@@ -192,54 +190,8 @@ class _Entry:
         self.programs.clear()
 
 
-class _Attributes:
-    """Where a `Jitted` keeps its attributes, below its own `__dict__`."""
-
-
-_attributes: Any = _Attributes.__dict__["__dict__"]
-
-
-_METHODS = ("trace", "lower", "eval_shape", "clear_cache")
-
-
-class _Unshared(dict[str, Any]):
-    """The attributes of a function, without the methods for whoever copies them all."""
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name, _ in self.items() if name not in _METHODS)
-
-    def keys(self) -> Any:
-        """The names, as `dict.update` asks for them."""
-        return tuple(self)
-
-
-@no_type_check  # `beartype`, where it is applied to this too, would add a frame
-class _CopiedAttributes:
-    """The `__dict__` of a `Jitted`: the attributes, which a wrapper of it copies.
-
-    `beartype.claw` replaces a `Jitted`, if it is one in a module, by a function that
-    checks the types; on it, the methods are to be found too. On any other wrapper, such
-    as JAX's of a gradient, be it of that function, they would stage another than it.
-    """
-
-    def __get__(self, jitted: Any, owner: Any = None) -> dict[str, Any]:
-        attributes: dict[str, Any] = _attributes.__get__(jitted)
-        reader = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # it has no public name
-        caller = reader.f_back
-        if (
-            reader.f_code is not functools.update_wrapper.__code__
-            or caller is None
-            or not caller.f_globals.get("__name__", "").startswith("beartype.")
-        ):
-            return attributes
-        methods = {name: getattr(jitted._entry, name) for name in _METHODS}
-        wrapper = reader.f_locals["wrapper"]
-        wrapper.__dict__ = _Unshared(wrapper.__dict__ | attributes | methods)
-        return attributes
-
-
 @final
-class Jitted(_Attributes, Generic[P, R]):
+class Jitted(Attributes, Generic[P, R]):
     """A function that `jit` returned: callable, and the entrance to the stages.
 
     It is a pytree whose leaves are those of the function, and a descriptor, so that a
@@ -247,7 +199,7 @@ class Jitted(_Attributes, Generic[P, R]):
     """
 
     __wrapped__: Callable[P, R]
-    __dict__ = _CopiedAttributes()  # pyright: ignore[reportAssignmentType]  # it returns one
+    __dict__ = CopiedAttributes()  # pyright: ignore[reportAssignmentType]  # it returns one
 
     def __init__(self, entry: _Entry, parts: Any, aux: Any) -> None:
         fun = entry.staging.fun

@@ -221,12 +221,10 @@ class Programs:
         """
         while len(self._by_key) >= LIMIT:
             self._drop(next(iter(self._by_key)))
-        key, here = call.program_key, weakref.ref(self)
+        key, programs = call.program_key, weakref.proxy(self)
 
         def gone(_: Any) -> None:
-            programs = here()
-            if programs is not None:
-                programs._drop(key)
+            programs._drop(key)
 
         guards = [
             weakref.ref(static, gone)

@@ -32,17 +32,25 @@ class ArraySharding:
 
     def __hash__(self) -> int:
         sharding: Any = cast("Any", self.sharding)
-        return hash((frozenset(sharding.device_set), sharding.memory_kind, self.ndim))
+        places = sharding.mesh if self._is_abstract else frozenset(sharding.device_set)
+        return hash((places, sharding.memory_kind, self.ndim))
+
+    @property
+    def _is_abstract(self) -> bool:
+        """Whether the devices are not known yet."""
+        mesh = getattr(self.sharding, "mesh", None)
+        return isinstance(mesh, jax.sharding.AbstractMesh)
 
     def __str__(self) -> str:
         sharding = cast("Any", self.sharding)
+        if self._is_abstract:
+            return f"{sharding.spec} over {dict(sharding.mesh.shape)}"
         text = ", ".join(sorted(map(str, sharding.device_set)))
         if isinstance(self.sharding, jax.sharding.NamedSharding):
             text = f"{sharding.spec} over {dict(sharding.mesh.shape)}"
-            if isinstance(sharding.mesh, jax.sharding.Mesh):
-                ids = sharding.mesh.device_ids.flatten().tolist()
-                if ids != list(range(len(ids))):
-                    text = f"{text} of the devices {ids}"
+            ids = sharding.mesh.device_ids.flatten().tolist()
+            if ids != list(range(len(ids))):
+                text = f"{text} of the devices {ids}"
         kind, device = sharding.memory_kind, next(iter(sharding.device_set))
         usual = kind is None or kind == device.default_memory().kind
         return text if usual else f"{text} in {kind}"

@@ -251,6 +251,10 @@ Source = Token | list[Token] | dict[str, Token]
 """One token; for `*args` a list of them; for `**kwargs` one for each name."""
 
 
+PLANS = 1024
+"""How many plans are kept for one function."""
+
+
 @attrs.frozen(eq=False)
 class Plan:
     """Where each parameter's value comes from, for a number of arguments and names."""
@@ -294,7 +298,7 @@ class Binder:
         plan = self._plans.get((count, names))
         if plan is None:
             plan = self._plan(count, names)
-            if len(self._plans) < 1024:
+            if len(self._plans) < PLANS:
                 self._plans[count, names] = plan
         return plan
 

@@ -2,6 +2,8 @@
 
 import functools
 
+import beartype
+import beartype.roar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 import staged
-from staged import _jax, _programs
+from staged import _jax, _programs, _signature
 
 
 X = jnp.arange(3.0)
@@ -178,7 +180,33 @@ def test_a_program_goes_with_its_static_function():
     for _ in range(3):
         np.testing.assert_array_equal(apply(lambda x: x + 1, X), X + 1)
     np.testing.assert_array_equal(apply(jnp.negative, X), -X)
-    assert len(programs._by_key) == 1
+    assert len(programs) == 1
+
+
+def test_a_failing_comparison_does_not_find_a_wrong_program():
+    """Static data whose `==` raises is looked up by identity, call after call."""
+    boxes = [Box(X, Quarrelsome()), Box(X, Quarrelsome())]
+    traced = []
+
+    @staged.jit
+    def double(box):
+        traced.append(box.data)
+        return box.x * 2
+
+    double(boxes[0])
+    with pytest.raises(RuntimeError, match="it will not be compared"):
+        double(boxes[1])
+    assert traced == [boxes[0].data]
+
+
+def test_plans_of_spellings_are_bounded(monkeypatch):
+    """Beyond a number of spellings, new ones are bound each time, and right."""
+    monkeypatch.setattr(_signature, "PLANS", 1)
+    jitted = staged.jit(lambda x, n: x * n)
+    for _ in range(2):
+        np.testing.assert_array_equal(jitted(X, n=2), X * 2)
+        np.testing.assert_array_equal(jitted(x=X, n=3), X * 3)
+        np.testing.assert_array_equal(jitted(n=4, x=X), X * 4)
 
 
 # --- names of what is captured ----------------------------------------------------
@@ -262,3 +290,104 @@ def test_a_callable_with_a_name_is_shown_by_it():
 
     record = staged.jit(lambda f, x: f(x)).trace(Named(), X).call
     assert repr(record).splitlines()[1] == "  f = <function activation>"
+
+
+# --- odd functions and places -----------------------------------------------------
+
+
+class Scale(eqx.Module):
+    """A callable Module whose call has a parameter named `self` by another name."""
+
+    weight: jax.Array
+
+    def __call__(this, self):
+        return this.weight * self
+
+
+def test_a_callable_whose_parameter_is_named_self():
+    """The function's own arrays get a path that no parameter has."""
+    record = staged.jit(Scale(X)).trace(X).call
+    assert list(record.dynamic) == ["self_.weight", "self"]
+
+
+def test_a_bound_method_without_its_leaves():
+    """The tree of a jitted bound method can be emptied, and filled again."""
+
+    class Plain:
+        pass
+
+    jax.tree_util.register_pytree_node(
+        Plain, lambda p: ((p.w,), None), lambda _, w: make(w[0])
+    )
+
+    def make(w):
+        made = Plain()
+        made.w = w
+        return made
+
+    def scale(self, x):
+        return self.w * x
+
+    jitted = staged.jit(scale.__get__(make(X)))
+    leaves, treedef = jax.tree.flatten(jitted)
+    assert len(leaves) == 1
+    assert jax.tree.leaves(treedef.unflatten([None])) == []
+    empty = jax.tree.unflatten(
+        jax.tree.structure(jitted, is_leaf=is_plain(Plain)), [None]
+    )
+    assert jax.tree.leaves(empty) == []
+    np.testing.assert_array_equal(treedef.unflatten(leaves)(X), X * X)
+
+
+def is_plain(kind):
+    """A predicate for trees that end at a type of node."""
+    return lambda node: isinstance(node, kind)
+
+
+def test_an_abstract_mesh_can_be_read(mesh):
+    """A sharding over a mesh without devices is recorded, compared and shown."""
+    over = jax.sharding.NamedSharding(
+        mesh.abstract_mesh, jax.sharding.PartitionSpec("x")
+    )
+    struct = jax.ShapeDtypeStruct((4,), jnp.float32, sharding=over)
+    first, second = (staged.jit(jnp.negative).trace(struct).call for _ in range(2))
+    assert first == second
+    assert hash(first) == hash(second)
+    assert "over {'x': 2}" in repr(first)
+
+
+def test_beartype_keeps_the_stages_of_a_function():
+    """Where `beartype` puts a function in place of a Jitted, the methods are there."""
+
+    @staged.jit
+    def scale(x: jax.Array, n: int) -> jax.Array:
+        return x * n
+
+    wrapped = beartype.beartype(scale)
+    assert not isinstance(wrapped, staged.Jitted)
+    compiled = wrapped.trace(X, 2).lower().compile()
+    np.testing.assert_array_equal(compiled(X, 2), X * 2)
+    with pytest.raises(beartype.roar.BeartypeCallHintParamViolation):
+        wrapped(X, "two")
+    copied = functools.wraps(wrapped)(lambda x, n: x)
+    assert not hasattr(copied, "trace")
+
+
+def test_slots_and_static_parts_without_names():
+    """An attribute that is declared and not set, and static data under no name."""
+
+    class Slotted:
+        __slots__ = ("__weakref__", "array", "other")
+
+    empty, full = Slotted(), Slotted()
+    full.array = X
+    jitted = staged.jit(lambda s, x: x * 2)
+    np.testing.assert_array_equal(jitted(empty, X), X * 2)
+    with pytest.raises(staged.StaticLeafError) as caught:
+        jitted(full, X)
+    assert caught.value.path == "s.array"
+    with pytest.raises(staged.StaticLeafError) as caught:
+        jitted(Box(X, (1, [2], 3)), X)
+    assert str(caught.value).splitlines()[1] == (
+        "  `s.data` is of type `tuple`, (1, [2], 3): unhashable type: 'list'"
+    )

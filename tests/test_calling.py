@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import staged
-from staged import _jax, _programs, _signature
+from staged import _jax, _options, _programs, _signature
 
 
 X = jnp.arange(3.0)
@@ -391,3 +391,29 @@ def test_slots_and_static_parts_without_names():
     assert str(caught.value).splitlines()[1] == (
         "  `s.data` is of type `tuple`, (1, [2], 3): unhashable type: 'list'"
     )
+
+
+def test_a_flattened_tree_in_static_data_is_a_value():
+    """A list beside the structure that it was flattened from is compared by value."""
+    jitted = staged.jit(lambda box: box.x * 2)
+    record = jitted.trace(Box(X, ("a", *jax.tree.flatten([1, 2])))).call
+    assert record == jitted.trace(Box(X, ("a", *jax.tree.flatten([1, 2])))).call
+    assert record != jitted.trace(Box(X, ("a", *jax.tree.flatten([1, True])))).call
+    with pytest.raises(staged.StaticLeafError):
+        jitted.trace(Box(X, ("a", [1, 2], "no structure")))
+
+
+def test_only_misplaced_arguments_are_named(mesh, devices):
+    """Of two arguments, the one that is where `in_shardings` wants it is no fault."""
+    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    jitted = staged.jit(lambda a, b: a + b, in_shardings={"a": split, "b": split})
+    here = jax.device_put(jnp.ones(4), split)
+    np.testing.assert_array_equal(jitted(here, here), here + here)
+    with pytest.raises(staged.CallMismatchError) as caught:
+        jitted(here, jax.device_put(jnp.ones(4), devices[1]))
+    assert [d.path for d in caught.value.differences] == ["b"]
+
+
+def test_an_option_that_is_not_given_says_so():
+    """The default of `out_shardings`, where `None` means something, has a name."""
+    assert repr(_options.UNSPECIFIED) == "unspecified"

@@ -17,10 +17,12 @@ WORDS = ("all", "all-except-first", "warn", "warn-except-first", "none")
 
 
 def ones(n=3):
+    """A new array."""
     return jnp.ones(n)
 
 
 def three(x, y, *, k):
+    """A function of three arrays, one by keyword."""
     return x + 1.0, y + 1.0, k + 1.0
 
 
@@ -147,7 +149,9 @@ CALLS = {
 def _deleted(make, jit):
     # Whether a buffer is usable is another question here.
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        warnings.filterwarnings(
+            "ignore", message="Some donated buffers were not usable"
+        )
         return tuple(x.is_deleted() for x in make(jit))
 
 
@@ -187,14 +191,16 @@ def test_the_record_says_what_is_donated(word, paths):
 
 
 def test_names_of_trees_and_of_variadic_parameters():
-    """A name donates every array below it; that of `**kwargs` may be one of its keywords."""
+    """A name donates all arrays below it; for `**kwargs`, a keyword is a name too."""
 
     def f(tree, *args, **kwargs):
         return tree, args, kwargs
 
     def donated(*names):
         jitted = staged.jit(f, donate=names)
-        return jitted.trace({"a": ones(), "n": 1}, ones(), ones(), k=ones(), l=ones()).call.donated
+        return jitted.trace(
+            {"a": ones(), "n": 1}, ones(), ones(), k=ones(), l=ones()
+        ).call.donated
 
     assert donated("tree") == ("tree['a']",)
     assert donated("args") == ("args[0]", "args[1]")
@@ -225,7 +231,7 @@ def test_self_is_a_name_for_the_instance():
 
 
 def test_an_unknown_name_is_refused():
-    """A name that is no parameter is refused where it is given, with the closest one."""
+    """A name that is no parameter is refused where it is given, with the nearest."""
     with pytest.raises(staged.OptionError) as info:
         staged.jit(three, donate=("xs", "k"))
     assert str(info.value) == (
@@ -298,7 +304,7 @@ def test_the_arrays_of_a_functools_partial_are_never_donated(donate):
 
 
 def test_keyword_that_replaces_one_of_a_partial_is_donated():
-    """A call's keyword that takes the place of a partial's is an argument like others."""
+    """A keyword that takes the place of a partial's is an argument like others."""
 
     def f(a, *, k):
         return a + 1.0, k + 1.0
@@ -374,7 +380,7 @@ def test_unusable_buffer_is_an_error_if_asked(use):
     ],
 )
 def test_unusable_buffer_is_a_warning_if_asked(use, options):
-    """The words with `warn`, and names, warn once, with the argument's name and our line."""
+    """The words with `warn`, and names, warn once, naming the argument at our line."""
     jitted = wasteful(**options)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -424,7 +430,7 @@ def test_a_refused_ordinary_call_is_refused_again_and_donates_nothing():
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_an_argument_that_is_not_read_counts_as_unusable(keep):
-    """A donated argument that the program does not read is named, though JAX is silent."""
+    """A donated argument that is not read is named, though JAX is silent."""
     jitted = staged.jit(
         lambda x, y: x + 1.0, donate="all", unused_donation="error", keep_unused=keep
     )
@@ -467,7 +473,7 @@ def _sharded(mesh, n=4):
 
 
 def test_sharded_inputs_are_decided_when_compiled(mesh):
-    """Where XLA places the outputs, it decides on a donated buffer, and `compile` says so."""
+    """Where XLA places the outputs, it decides on a buffer, and `compile` says so."""
 
     def total(x):
         return x.sum() + jnp.zeros(4)
@@ -585,14 +591,15 @@ def test_several_deleted_arrays_are_all_named(kind):
     with pytest.raises(staged.DonationError) as info:
         call(x, y, z)
     assert str(info.value) == (
-        "`three_positional`: `x`, `z` are deleted arrays: their buffers were donated to "
-        "an earlier call, or deleted.\n"
+        "`three_positional`: `x`, `z` are deleted arrays: their buffers were donated "
+        "to an earlier call, or deleted.\n"
         "Use the arrays that the earlier call returned, or do not donate them."
     )
     assert info.value.paths == ("x", "z")
 
 
 def three_positional(x, y, z):
+    """The same, all by position."""
     return x + 1.0, y + 1.0, z + 1.0
 
 
@@ -605,8 +612,8 @@ def test_an_array_given_twice_is_named(kind, donate):
     with pytest.raises(staged.DonationError) as info:
         call(x, ones(), x)
     assert str(info.value) == (
-        "`three_positional`: `x`, `z` are one array, whose buffer is donated: it can be "
-        "given only once.\n"
+        "`three_positional`: `x`, `z` are one array, whose buffer is donated: it can "
+        "be given only once.\n"
         "Pass a copy (`jnp.copy`), or do not donate it."
     )
     assert info.value.paths == ("x", "z")

@@ -24,6 +24,7 @@ GRAD = "grad/vjp/linearize"
 
 
 def double(x):
+    """A function of one array."""
     return x * 2.0
 
 
@@ -55,7 +56,7 @@ def _total(f):
     return lambda x: f(x).sum()
 
 
-# Each calls `f` with a traced array of shape (3,); the second is how JAX tells it apart.
+# Each calls `f` with a traced array of shape (3,); the second is JAX's name for it.
 TRANSFORMATIONS = {
     "jit": (lambda f: jax.jit(f)(X), JAXPR),
     "grad": (lambda f: jax.grad(_total(f))(X), GRAD),
@@ -72,7 +73,9 @@ TRANSFORMATIONS = {
     "cond": (lambda f: lax.cond(True, f, lambda x: x, X), JAXPR),
     "switch": (lambda f: lax.switch(jnp.array(0), [f, lambda x: x], X), JAXPR),
     "while_loop": (
-        lambda f: lax.while_loop(lambda s: s[0] < 2, lambda s: (s[0] + 1, f(s[1])), (0, X)),
+        lambda f: lax.while_loop(
+            lambda s: s[0] < 2, lambda s: (s[0] + 1, f(s[1])), (0, X)
+        ),
         JAXPR,
     ),
     "fori_loop": (lambda f: lax.fori_loop(0, 2, lambda _, x: f(x), X), JAXPR),
@@ -113,6 +116,7 @@ def leaks(request):
 
 @pytest.fixture
 def compiled():
+    """`double`, compiled."""
     return staged.jit(double).lower(X).compile()
 
 
@@ -127,9 +131,9 @@ def test_compiled_refuses_a_tracer(transform, where, compiled):
     assert str(info.value) == (
         "`double` is compiled, and was called inside a JAX transformation.\n"
         f"  `x` is a tracer of {where}.\n"
-        "A compiled program is for the top level only. Inside a transformation call the "
-        "jitted function that it was made from, or use its `eval_shape` if only shapes "
-        "are wanted."
+        "A compiled program is for the top level only. Inside a transformation call "
+        "the jitted function that it was made from, or use its `eval_shape` if only "
+        "shapes are wanted."
     )
     assert (info.value.path, info.value.transformation) == ("x", where)
 
@@ -160,7 +164,7 @@ def test_compiled_refuses_concrete_arguments_under_a_trace(transform, where, com
 def test_ensure_compile_time_eval_lifts_it_for_concrete_arguments(
     transform, where, compiled
 ):
-    """Under `jax.ensure_compile_time_eval()` a compiled function computes a constant."""
+    """Under `jax.ensure_compile_time_eval()` a compiled call computes a constant."""
     seen = []
 
     def f(x):
@@ -198,7 +202,7 @@ def test_ensure_compile_time_eval_at_the_top_level(compiled):
 
 
 def test_jit_inside_ensure_compile_time_eval(compiled):
-    """A trace that starts under `jax.ensure_compile_time_eval()` still computes eagerly."""
+    """A trace begun under `jax.ensure_compile_time_eval()` still computes eagerly."""
 
     @jax.jit
     def f(x):
@@ -210,7 +214,7 @@ def test_jit_inside_ensure_compile_time_eval(compiled):
 
 @eager
 def test_eager_rules_count_as_top_level(transform, compiled):
-    """Rules of custom derivatives that JAX runs with arrays may call a compiled function."""
+    """Derivative rules that JAX runs with arrays may call a compiled function."""
     jax.block_until_ready(transform(compiled))
     jax.block_until_ready(transform(lambda x: x + compiled(X)))
     jax.block_until_ready(transform(lambda x: staged.jit(double).lower(x).compile()(x)))
@@ -261,9 +265,9 @@ def test_a_tracer_of_the_function_itself_is_named():
     """A compiled function with traced arrays of its own names them."""
     compiled = staged.jit(LINEAR).lower(X).compile()
     with pytest.raises(staged.TopLevelOnlyError) as info:
-        jax.jit(lambda w: compiled.with_fun(eqx.tree_at(lambda m: m.weight, LINEAR, w))(X))(
-            LINEAR.weight
-        )
+        jax.jit(
+            lambda w: compiled.with_fun(eqx.tree_at(lambda m: m.weight, LINEAR, w))(X)
+        )(LINEAR.weight)
     assert info.value.path == "self.weight"
 
 
@@ -284,7 +288,7 @@ def test_a_wrong_call_under_a_trace_is_refused_for_the_trace(compiled):
 
 
 def test_refusal_leaves_no_trace_behind(compiled):
-    """A refused call, caught inside, changes neither the outer program nor later calls."""
+    """A refused call, caught inside, changes neither the program nor later calls."""
 
     @jax.jit
     def f(x):
@@ -317,7 +321,7 @@ def test_jitted_is_transparent_in_rules(transform):
 
 
 def test_wrappers_of_jax_do_not_stage_the_function_inside():
-    """What JAX makes of a jitted function has JAX's stages or none, not the function's."""
+    """What JAX makes of a jitted function has JAX's stages or none, not ours."""
     jitted = staged.jit(_total(double))
     assert isinstance(jax.jit(jitted).lower(X), jax.stages.Lowered)
     assert jax.jit(jitted).trace(X).lower().compile()(X) == 6
@@ -343,7 +347,7 @@ def test_eval_shape_works_over_any_closure(transform, where):
 
 @transformations
 def test_stages_under_a_trace(transform, where):
-    """A function is traced, lowered and compiled under a transformation, from tracers."""
+    """A function is traced, lowered and compiled under a trace, from tracers."""
     made = []
 
     def f(x):
@@ -360,7 +364,7 @@ def test_stages_under_a_trace(transform, where):
 
 @transformations
 def test_stages_refuse_a_closed_over_tracer(transform, where):
-    """A function that closes over a tracer is refused at `trace`, and runs if called."""
+    """A function that closes over a tracer is refused at `trace`, but can be called."""
 
     def f(x):
         def add(a):
@@ -372,8 +376,8 @@ def test_stages_refuse_a_closed_over_tracer(transform, where):
         assert str(info.value) == (
             "`add` closes over a tracer, and cannot be staged ahead of time.\n"
             f"  `x` is a tracer of {where}, float32[3]\n"
-            "Pass it as an argument (or in a `jax.tree_util.Partial`), use `eval_shape` "
-            "if only shapes are wanted, or call the jitted function."
+            "Pass it as an argument (or in a `jax.tree_util.Partial`), use "
+            "`eval_shape` if only shapes are wanted, or call the jitted function."
         )
         assert info.value.names == ("x",)
         with pytest.raises(staged.ClosedOverTracerError):
@@ -389,8 +393,10 @@ def test_stages_over_a_partial(transform, where):
     made = []
 
     def f(x):
-        for partial in (jtu.Partial, functools.partial, eqx.Partial):
-            made.append(staged.jit(partial(jnp.add, x)).lower(x).compile())
+        made.extend(
+            staged.jit(partial(jnp.add, x)).lower(x).compile()
+            for partial in (jtu.Partial, functools.partial, eqx.Partial)
+        )
         return x
 
     transform(f)
@@ -670,13 +676,17 @@ def test_a_tracer_without_a_name_has_its_line():
         with pytest.raises(staged.ClosedOverTracerError) as info:
             staged.jit(add).trace(X)
         (start, where, end) = str(info.value).splitlines()
-        assert start == "`add` closes over a tracer, and cannot be staged ahead of time."
+        assert (
+            start == "`add` closes over a tracer, and cannot be staged ahead of time."
+        )
         prefix = f"  a tracer of {JAXPR}, float32[3], used at "
         assert where.startswith(f"{prefix}{__file__}:{line}")
-        assert where.endswith(" (test_a_tracer_without_a_name_has_its_line.<locals>.f.<locals>.add)")
+        assert where.endswith(
+            " (test_a_tracer_without_a_name_has_its_line.<locals>.f.<locals>.add)"
+        )
         assert end == (
-            "Pass it as an argument (or in a `jax.tree_util.Partial`), use `eval_shape` "
-            "if only shapes are wanted, or call the jitted function."
+            "Pass it as an argument (or in a `jax.tree_util.Partial`), use "
+            "`eval_shape` if only shapes are wanted, or call the jitted function."
         )
         assert info.value.names == ("DynamicJaxprTracer of float32[3]",)
         return y
@@ -728,7 +738,7 @@ def test_the_arguments_alone_decide_under_a_trace():
 
 
 def test_the_error_keeps_no_tracer_alive(no_cycles):
-    """The error, kept for later, refers to no tracer: neither by itself nor by its frames."""
+    """The error, kept for later, refers to no tracer, itself or by its frames."""
     errors, tracers = [], []
 
     def f(y):
@@ -768,7 +778,7 @@ def test_the_error_is_no_leak(make, name):
 
 
 def test_after_the_refusal_the_function_can_be_called_and_staged_outside():
-    """A refusal under a trace leaves nothing in the caches that other calls would meet."""
+    """A refusal under a trace leaves nothing in the caches that others would meet."""
     box = Box(b=None)
 
     @staged.jit

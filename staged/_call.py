@@ -48,7 +48,15 @@ def is_dynamic(dynamic: Predicate, leaf: Any) -> bool:
         if dynamic is eqx.is_array or dynamic is eqx.is_array_like:
             return True
         answers: list[bool] = []
-        _jax.eval_shape(lambda stand_in: answers.append(bool(dynamic(stand_in))), leaf)
+        try:
+            _jax.eval_shape(lambda tracer: answers.append(bool(dynamic(tracer))), leaf)
+        except Exception as error:  # noqa: BLE001  # of the user's predicate
+            raise OptionError(
+                f"`dynamic` gives no answer for an abstract value of {aval_of(leaf)}.\n"
+                f"  It raises {type(error).__name__}.\n"
+                "Let it look at types, shapes and dtypes alone, not at values.",
+                option="dynamic",
+            ) from None
         return answers[0]
     if isinstance(leaf, NUMPY) and not holdable(leaf.dtype):
         return False

@@ -88,6 +88,11 @@ class Caller:
             raise
         except (_Refused, TypeError, ValueError, RuntimeError) as error:
             return self._explain(args, kwargs, error)
+        except _jax.FloatingPointFailure as error:
+            raise FloatingPointError(
+                f"`{self.call.fun_name}`: a result holds an invalid value "
+                f"({error.args[-1]}). Call the function itself to see where it arises."
+            ) from None
         return unpack(out) if type(out) in PACKED else out
 
     def _explain(

@@ -14,6 +14,7 @@ from typing import Any, cast
 import jax
 from jax._src import (
     api,
+    api_util,
     config,
     core,
     lib,
@@ -40,6 +41,7 @@ _Keyed = tuple[list[tuple[Any, Any]], Any]
 # that the package uses of it passes through here; the public names keep their names.
 _any_jax: Any = jax
 _any_api: Any = api
+_any_api_util: Any = api_util
 _any_config: Any = config
 _any_core: Any = core
 _any_lib: Any = lib
@@ -49,6 +51,8 @@ _any_tree: Any = tree_util
 GetAttrKey: type[Any] = _any_tree.GetAttrKey
 PyTreeDef: type[Any] = _any_tree.PyTreeDef
 Tracer: type[Any] = _any_core.Tracer
+FloatingPointFailure: type[Exception] = _any_api_util.InternalFloatingPointError
+"""What a program raises under `jax.debug_nans`, for `jax.jit` to find the line."""
 JaxRuntimeError: type[Exception] = _any_jax.errors.JaxRuntimeError
 block_until_ready: Callable[[Any], Any] = _any_jax.block_until_ready
 device_put: Callable[[Any, Any], Any] = _any_jax.device_put

@@ -140,7 +140,13 @@ def parse_options(given: Mapping[str, Any]) -> Options:
             f"`jit(reshard=...)` must be True or False, given {own['reshard']!r}.",
             option="reshard",
         )
-    if passed.get("device") is not None and passed.get("backend") is not None:
+    device = passed.get("device")
+    if device is not None and not hasattr(device, "client"):
+        raise OptionError(
+            f"`jit(device=...)` must be a device of JAX, given {device!r}.",
+            option="device",
+        )
+    if device is not None and passed.get("backend") is not None:
         raise OptionError(
             "`jit` takes `device` or `backend`, not both.", option="device"
         )

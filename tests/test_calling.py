@@ -417,3 +417,36 @@ def test_only_misplaced_arguments_are_named(mesh, devices):
 def test_an_option_that_is_not_given_says_so():
     """The default of `out_shardings`, where `None` means something, has a name."""
     assert repr(_options.UNSPECIFIED) == "unspecified"
+
+
+def test_a_nan_under_debug_nans():
+    """What JAX reports of an invalid value is a `FloatingPointError` here, too."""
+    compiled = staged.jit(lambda x: x / x).lower(X).compile()
+    with jax.debug_nans(True), pytest.raises(FloatingPointError) as caught:
+        compiled(X)
+    assert str(caught.value).startswith(
+        "`<lambda>`: a result holds an invalid value (nan). Call the function itself "
+        "to see where it arises."
+    )
+
+
+def test_a_predicate_that_looks_at_values():
+    """A predicate that needs a value has no answer for an abstract one."""
+    jitted = staged.jit(
+        lambda x: x, dynamic=lambda leaf: eqx.is_array(leaf) and float(leaf.sum()) > 0
+    )
+    for argument in (X, staged.abstract((3,), jnp.float32)):
+        with pytest.raises(staged.OptionError) as caught:
+            jitted.trace(argument)
+        assert str(caught.value) == (
+            "`dynamic` gives no answer for an abstract value of float32[3].\n"
+            "  It raises ConcretizationTypeError.\n"
+            "Let it look at types, shapes and dtypes alone, not at values."
+        )
+
+
+def test_a_device_that_is_none():
+    """`device` takes a device of JAX, not its number."""
+    with pytest.raises(staged.OptionError) as caught:
+        staged.jit(lambda x: x, device=1)
+    assert str(caught.value) == "`jit(device=...)` must be a device of JAX, given 1."

@@ -1,4 +1,4 @@
-"""The one module that touches Equinox's private names: its runtime errors.
+"""The one module that knows Equinox from inside: its runtime errors, its wrappers.
 
 `equinox.error_if` puts a host callback into a program. The callback raises an error of
 its own, which arrives wrapped by XLA; `equinox.filter_jit` turns it back into
@@ -41,6 +41,18 @@ def _is_not_equinox(record: logging.LogRecord) -> bool:
 # JAX logs the traceback of each failing callback. For this one error it says nothing
 # that the exception does not say.
 logging.getLogger("jax._src.callback").addFilter(_is_not_equinox)
+
+
+def without_names(kind: Any, aux: Any) -> Any:
+    """The static data of a node without what a wrapper of Equinox copies of a function.
+
+    That is its name, its documentation and its annotations, a dict: all of them say
+    nothing that the function itself, which is in the tree too, does not say.
+    """
+    if not issubclass(kind, eqx.Module) or not isinstance(aux[0], tuple):
+        return aux
+    copied = any(type(part) is dict for part in aux[0])  # a static field has no dict
+    return aux[1:] if copied else aux
 
 
 _checked: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()

@@ -1,7 +1,7 @@
 """Static values: when two of them are the same, and which cannot be trusted.
 
 Equality is strict, since a program that was made for `1` is not one for `1.0` or
-`True`. This module uses `_errors` and `_jax`.
+`True`. This module uses `_equinox`, `_errors` and `_jax`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from collections.abc import (
 )
 from typing import Any, cast
 
-import equinox as eqx
 import jax
 import jax.tree_util as jtu
 import numpy as np
 
 from . import _jax
+from ._equinox import without_names
 from ._errors import StaticLeafError
 
 
@@ -134,20 +134,8 @@ def tree_key(treedef: Any) -> Hashable:
         aux = (aux[0], tuple(aux[1]))
     elif kind is dict or kind is OrderedDict:
         aux = tuple(aux)  # JAX gives the keys as a list
-    aux = _without_names(kind, aux)
+    aux = without_names(kind, aux)
     return kind, strict_key(aux), tuple(map(tree_key, treedef.children()))
-
-
-def _without_names(kind: Any, aux: Any) -> Any:
-    """The static data of a node without what a wrapper of Equinox copies of a function.
-
-    That is its name, its documentation and its annotations, a dict: all of them say
-    nothing that the function itself, which is in the tree too, does not say.
-    """
-    if type_of(aux) is not tuple or not aux or type_of(aux[0]) is not tuple:
-        return aux
-    named = any(type(name) is dict for name in aux[0]) and issubclass(kind, eqx.Module)
-    return aux[1:] if named else aux
 
 
 # --- hygiene ----------------------------------------------------------------------
@@ -271,7 +259,7 @@ def static_parts(node: Any, treedef: Any) -> list[tuple[str, Any]]:
         return [(".default_factory", aux[0])]
     if isinstance(node, (dict, list, tuple)) or node is None:
         return []
-    aux = _without_names(kind, aux)
+    aux = without_names(kind, aux)
     parts = aux if type_of(aux) is tuple else (aux,)
     fields = dataclasses.fields(node) if dataclasses.is_dataclass(node) else ()
     static = [f".{field.name}" for field in fields if field.metadata.get("static")]

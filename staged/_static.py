@@ -66,6 +66,8 @@ def strict_key(value: Any) -> Hashable:
         return kind, tree_key(value)
     if isinstance(value, tuple):
         return kind, tuple(map(strict_key, _joined(value)))  # pyright: ignore[reportUnknownArgumentType]  # of anything
+    if kind is slice:  # hashable from Python 3.12 on
+        return kind, strict_key((value.start, value.stop, value.step))
     if isinstance(value, frozenset):
         return kind, frozenset(map(strict_key, value))  # pyright: ignore[reportUnknownArgumentType]  # of anything
     if kind is types.MethodType:

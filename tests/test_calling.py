@@ -450,3 +450,21 @@ def test_a_device_that_is_none():
     with pytest.raises(staged.OptionError) as caught:
         staged.jit(lambda x: x, device=1)
     assert str(caught.value) == "`jit(device=...)` must be a device of JAX, given 1."
+
+
+def test_a_slice_is_a_static_value():
+    """A slice is compared by its members, on every Python."""
+    jitted = staged.jit(lambda x, where: (x[where], where))
+    compiled = jitted.lower(X, slice(0, 2)).compile()
+    for call in (jitted, compiled):
+        part, where = call(X, slice(0, 2))
+        np.testing.assert_array_equal(part, X[:2])
+        assert where == slice(0, 2)
+    np.testing.assert_array_equal(jitted(X, slice(1, None))[0], X[1:])
+    with pytest.raises(staged.CallMismatchError) as caught:
+        compiled(X, slice(0, True))
+    (difference,) = caught.value.differences
+    assert str(difference) == (
+        "`where`: compiled for slice(0, 2, None), given slice(0, True, None) "
+        "(static value)"
+    )

@@ -129,7 +129,11 @@ class BoundCall:
     """
 
     fun_name: str
+    """The function's name."""
+
     context: Context
+    """What of JAX's configuration was in force."""
+
     _fun: Any = attrs.field(alias="fun")
     _carried: frozenset[Any] = attrs.field(alias="carried")
     partition: Partition

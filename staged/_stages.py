@@ -69,6 +69,8 @@ class Traced(Generic[P, R]):
     """A function as a jaxpr, for the one call that `call` records."""
 
     call: BoundCall
+    """The record of the call that this stage was made for."""
+
     _staging: Staging = attrs.field(alias="staging")
     _traced: Any = attrs.field(alias="traced")
 
@@ -174,6 +176,8 @@ class Lowered(Generic[P, R]):
     """A function in the compiler's input language, for one or more platforms."""
 
     call: BoundCall
+    """The record of the call that this stage was made for."""
+
     _staging: Staging = attrs.field(alias="staging")
     _lowered: tuple[tuple[str, Any], ...] = attrs.field(alias="lowered")
     _out: Any = attrs.field(alias="out")
@@ -292,6 +296,8 @@ class Compiled(Generic[P, R]):
     """
 
     call: BoundCall
+    """The record of the call that this stage was made for."""
+
     _compiled: Any = attrs.field(alias="compiled")
     _out: Any = attrs.field(alias="out")
     _caller: Caller = attrs.field(alias="caller")

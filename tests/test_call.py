@@ -458,6 +458,14 @@ def test_the_function_in_a_difference_has_no_address():
     ]
 
 
+def test_functions_of_one_name_are_told_apart_in_a_difference():
+    """Two static values that would read alike are shown in full."""
+    first, second = (lambda: 1), (lambda: 2)
+    assert texts(call(X, first), call(X, second)) == [
+        f"`n`: compiled for {first!r}, given {second!r} (static value)"
+    ]
+
+
 def test_abstract_arguments_make_the_record_of_arrays():
     """A shape and dtype stand for an uncommitted array, also for a key."""
     key = jax.random.key(0)

@@ -245,19 +245,28 @@ def explain_buffers(
             f"{words[2]}.",
             paths=gone,
         )
-    first: dict[int, str] = {}
-    given = set(map(id, compress(leaves, donated)))
+    first: dict[Any, str] = {}
+    given = {buffer for leaf in compress(leaves, donated) for buffer in _buffers(leaf)}
     for leaf, path in zip(leaves, paths, strict=True):
-        if id(leaf) in given and id(leaf) in first:
-            twice = (first[id(leaf)], path)
+        buffers = _buffers(leaf)
+        shared = [buffer for buffer in buffers if buffer in given and buffer in first]
+        if shared:
+            twice = (first[shared[0]], path)
             return DonationError(
-                f"`{fun_name}`: {_quoted(twice)} are one array, whose buffer is "
-                "donated: it can be given only once.\n"
+                f"`{fun_name}`: {_quoted(twice)} share one buffer, which is donated: it "
+                "can be given only once.\n"
                 "Pass a copy (`jnp.copy`), or do not donate it.",
                 paths=twice,
             )
-        first.setdefault(id(leaf), path)
+        first |= dict.fromkeys(buffers, path)
     return None
+
+
+def _buffers(leaf: Any) -> list[Any]:
+    """What tells whether two leaves share memory: two arrays may have one buffer."""
+    if isinstance(leaf, jax.Array) and not isinstance(leaf, _jax.Tracer):
+        return [id(leaf), *_jax.buffers(leaf)]
+    return [id(leaf)]
 
 
 def _quoted(paths: Sequence[str]) -> str:

@@ -114,6 +114,15 @@ def compiled_miss(compiled: jax.stages.Compiled) -> Miss:
     return miss
 
 
+def buffers(array: Any) -> list[tuple[Any, int]]:
+    """Where the data of an array are: the device and the address of each shard."""
+    return [
+        (shard.device, shard.data.unsafe_buffer_pointer())
+        for shard in array.addressable_shards
+        if shard.data.size
+    ]
+
+
 # --- traces -----------------------------------------------------------------------
 
 _TRANSFORMATIONS = {

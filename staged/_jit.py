@@ -30,7 +30,7 @@ from ._calling import abstract_argument, misplaced, place, unplaced
 from ._donation import Donate, UnusedDonation, blames_buffer, explain_buffers
 from ._errors import OptionError, StagedError
 from ._guards import closed_over_tracers, reaches_tracer
-from ._options import UNSPECIFIED, Options, parse_options
+from ._options import UNSPECIFIED, Options, parse_options, refused_by_xla, resolved
 from ._output import PACKED, unpack
 from ._programs import Program, Programs, make_program, programs_for
 from ._reprs import static_text
@@ -135,15 +135,20 @@ class _Entry:
             buffers = explain_buffers(inputs, paths, donated, self._name)
             if buffers is not None:
                 raise buffers from None
-        elsewhere = misplaced(call, self._targets(call))
-        if elsewhere is not None:
-            raise elsewhere from None
+        options = self.staging.options.compiler_options
+        ours = misplaced(call, self._targets(call)) or refused_by_xla(
+            error, options, self._name
+        )
+        if ours is not None:
+            raise ours from None
 
     def _targets(self, call: BoundCall) -> Sequence[Any]:
         """The sharding that `in_shardings` asks of each dynamic leaf, or `None`."""
         mask = call.partition.mask
         found = self.staging.options.shardings(call.by_name, mask, self._name)
-        return found or (None,) * len(call.avals)
+        if found is None:
+            return (None,) * len(call.avals)
+        return [resolved(target, self._name) for target in found]
 
     def trace(self, /, *args: Any, **kwargs: Any) -> Traced[Any, Any]:
         """See `Jitted.trace`."""

@@ -18,7 +18,7 @@ import jax.tree_util as jtu
 from . import _jax
 from ._call import Predicate
 from ._donation import Donation, parse_donation
-from ._errors import OptionError
+from ._errors import CompilerOptionError, OptionError
 from ._signature import Binder, Parameter
 from ._static import one_level
 
@@ -70,6 +70,11 @@ class Options:
             return None
         return key
 
+    @property
+    def compiler_options(self) -> dict[str, Any]:
+        """The options for XLA."""
+        return self.passed.get("compiler_options") or {}
+
     def check_names(self, binder: Binder) -> None:
         """Refuse names that are no parameters of the function."""
         self.donation.check_names(binder)
@@ -98,6 +103,19 @@ class Options:
             misfit = _Misfit(fun_name, "in_shardings", "argument")
             found.extend(_broadcast(prefix, tree, name, static, misfit))
         return tuple(s for s, m in zip(found, mask, strict=True) if m)
+
+    def check_backend(self, fun_name: str) -> None:
+        """Refuse a `backend` that is not here; JAX's are set up by asking for one."""
+        backend = self.passed.get("backend")
+        if backend is None:
+            return
+        try:
+            jax.devices(backend)
+        except RuntimeError as error:
+            raise OptionError(
+                f"`{fun_name}`: there is no `backend` {backend!r} here.\n  {error}",
+                option="backend",
+            ) from None
 
     def check_result(self, result: Any, mask: Sequence[bool], fun_name: str) -> None:
         """Refuse `out_shardings` that are no prefix of the result's tree."""
@@ -150,6 +168,8 @@ def parse_options(given: Mapping[str, Any]) -> Options:
         raise OptionError(
             "`jit` takes `device` or `backend`, not both.", option="device"
         )
+    if passed.get("compiler_options") is not None:
+        passed["compiler_options"] = compiler_options_of(passed["compiler_options"])
     options = Options(
         own["dynamic"],
         parse_donation(own["donate"], own["unused_donation"]),
@@ -164,6 +184,40 @@ def parse_options(given: Mapping[str, Any]) -> Options:
 _known: weakref.WeakValueDictionary[Any, Options] = weakref.WeakValueDictionary()
 
 
+def compiler_options_of(options: Any) -> dict[str, Any]:
+    """Options for XLA as a dict; raises `OptionError` where XLA can take no such thing."""
+    if not isinstance(options, Mapping):
+        raise OptionError(
+            f"`compiler_options` must map names to values, given {options!r}.",
+            option="compiler_options",
+        )
+    found = dict(cast("Mapping[Any, Any]", options))
+    for name, value in found.items():
+        if not isinstance(name, str) or not isinstance(value, (str, bool, int, float)):
+            raise OptionError(
+                "`compiler_options` maps names to a string, a bool, an int or a float "
+                f"each, given {value!r} for {name!r}.",
+                option="compiler_options",
+            )
+    return found
+
+
+_BLAMES_OPTION = ("No such compile option", "While setting option")
+
+
+def refused_by_xla(
+    error: Exception, options: Mapping[str, Any] | None, fun_name: str
+) -> CompilerOptionError | None:
+    """Our error for one of XLA's that blames one of the `compiler_options`."""
+    if not options or not any(words in str(error) for words in _BLAMES_OPTION):
+        return None
+    return CompilerOptionError(
+        f"`{fun_name}`: XLA refuses the `compiler_options` {dict(options)!r}.\n"
+        f"  {error}",
+        options=dict(options),
+    )
+
+
 def _unknown(name: str) -> OptionError:
     if name in _INSTEAD:
         return OptionError(
@@ -172,6 +226,27 @@ def _unknown(name: str) -> OptionError:
     near = difflib.get_close_matches(name, [*_DEFAULTS, *_PASSED], 1)
     hint = f" Did you mean `{near[0]}`?" if near else ""
     return OptionError(f"`jit` has no option `{name}`.{hint}", option=name)
+
+
+def resolved(target: Any, fun_name: str) -> jax.sharding.Sharding | None:
+    """What one of the `in_shardings` means here and now.
+
+    A bare `PartitionSpec` is one over the mesh that is set; where only an abstract mesh
+    is, inside a transformation or by `use_abstract_mesh`, it asks for no place yet.
+    """
+    if not isinstance(target, jax.sharding.PartitionSpec):
+        return target
+    abstract: Any = jax.sharding.get_abstract_mesh()
+    if abstract.empty:
+        raise OptionError(
+            f"`{fun_name}`: `in_shardings` holds {target}, but no mesh is set.\n"
+            "Set one by `jax.set_mesh`, or give a `jax.sharding.NamedSharding`.",
+            option="in_shardings",
+        )
+    if not _jax.may_compute():
+        return None
+    mesh: Any = jax.sharding.get_mesh()
+    return None if mesh.empty else jax.sharding.NamedSharding(mesh, target)
 
 
 @attrs.frozen

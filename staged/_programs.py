@@ -78,6 +78,7 @@ def make_program(
         ],
         __validate_parameters__=False,
     )
+    options.check_backend(name)
     passed = dict(options.passed)
     shardings = options.shardings(call.by_name, partition.mask, name)
     if shardings is not None:

@@ -24,8 +24,9 @@ from ._call import BoundCall
 from ._calling import Caller, make_caller, refuse
 from ._donation import check_compiled, check_lowered, lower_quietly
 from ._equinox import holds_error_check
-from ._errors import CompilerOptionError, OptionError, PlatformMismatchError
+from ._errors import OptionError, PlatformMismatchError
 from ._guards import CapturedConstant, captured, refuse_captured_tracers
+from ._options import compiler_options_of, refused_by_xla
 from ._output import unpack
 from ._reprs import tree_text
 from ._staging import Staging, code_roots
@@ -242,23 +243,21 @@ class Lowered(Generic[P, R]):
         **Returns:** a [`staged.Compiled`][], for the call that `call` records.
 
         **Raises:** [`staged.PlatformMismatchError`][] if this is no lowering for this
-        machine's platform; [`staged.CompilerOptionError`][] for an option that XLA
-        refuses; [`staged.DonationError`][] if XLA cannot use a donated buffer and
+        machine's platform; [`staged.OptionError`][] and
+        [`staged.CompilerOptionError`][] for an option that XLA cannot take or refuses; [`staged.DonationError`][] if XLA cannot use a donated buffer and
         `unused_donation="error"`.
         """
         call = self.call
-        options = None if compiler_options is None else dict(compiler_options)
+        given = compiler_options_of(compiler_options or {})
         lowered = self._for(_jax.platform_here())
         try:
-            compiled = lowered.compile(compiler_options=options)
-        except (_jax.JaxRuntimeError, ValueError, TypeError) as error:
-            if options is None or "option" not in str(error):
+            compiled = lowered.compile(compiler_options=given)
+        except _jax.JaxRuntimeError as error:
+            options = self._staging.options.compiler_options | given
+            refused = refused_by_xla(error, options, call.fun_name)
+            if refused is None:
                 raise
-            raise CompilerOptionError(
-                f"`{call.fun_name}`: XLA refuses the `compiler_options` {options!r}.\n"
-                f"  {error}",
-                options=options,
-            ) from None
+            raise refused from None
         if self._undecided:
             unused = self._staging.options.donation.unused
             check_compiled(

@@ -612,13 +612,44 @@ def test_an_array_given_twice_is_named(kind, donate):
     with pytest.raises(staged.DonationError) as info:
         call(x, ones(), x)
     assert str(info.value) == (
-        "`three_positional`: `x`, `z` are one array, whose buffer is donated: it can "
+        "`three_positional`: `x`, `z` share one buffer, which is donated: it can "
         "be given only once.\n"
         "Pass a copy (`jnp.copy`), or do not donate it."
     )
     assert info.value.paths == ("x", "z")
     assert not x.is_deleted()
     call(x, ones(), ones())
+
+
+@pytest.mark.parametrize("kind", ["jitted", "compiled"])
+def test_two_views_of_one_buffer_are_named(kind):
+    """Two arrays that share a buffer of which one is donated are refused alike."""
+    call = _both(three_positional, ones(), ones(), ones(), donate="x")[kind]
+    x = ones()
+    with pytest.raises(staged.DonationError) as info:
+        call(x, ones(), x.addressable_data(0))
+    assert str(info.value) == (
+        "`three_positional`: `x`, `z` share one buffer, which is donated: it can "
+        "be given only once.\n"
+        "Pass a copy (`jnp.copy`), or do not donate it."
+    )
+
+
+def test_donation_beside_a_mesh_in_the_program(mesh):
+    """A program that holds a mesh, as one with random keys may, tells its donations."""
+    spec = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+
+    def noisy(x, key):
+        noise = jax.random.normal(key, x.shape)
+        return jax.lax.with_sharding_constraint(x + noise, spec)
+
+    jitted = staged.jit(noisy, donate=("x", "key"), unused_donation="error")
+    x, key = jax.device_put((ones(4), jax.random.key(0)), spec)
+    lowered_key = staged.jit(noisy, donate="x", unused_donation="error").lower(x, key)
+    assert "sdy.mesh" in lowered_key.as_text()
+    with pytest.raises(staged.DonationError) as info:
+        jitted.lower(x, key).compile()
+    assert info.value.paths == ("key",)
 
 
 @pytest.mark.parametrize("kind", ["jitted", "compiled"])

@@ -216,7 +216,7 @@ ERRORS = [
         staged.DonationError,
         RuntimeError,
         {"paths": ("a", "b")},
-        "`<lambda>`: `a`, `b` are one array, whose buffer is donated: it can be given "
+        "`<lambda>`: `a`, `b` share one buffer, which is donated: it can be given "
         "only once.\n"
         "Pass a copy (`jnp.copy`), or do not donate it.",
     ),

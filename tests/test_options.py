@@ -160,8 +160,60 @@ def test_compiler_options():
     assert str(caught.value).splitlines()[0] == (
         f"`scale`: XLA refuses the `compiler_options` {bad!r}."
     )
-    with pytest.raises(jax.errors.JaxRuntimeError, match="no_such_option"):
-        staged.jit(scale, compiler_options=bad)(X)
+    for fails in (
+        staged.jit(scale, compiler_options=bad),
+        staged.jit(scale, compiler_options=bad).lower(X).compile,
+    ):
+        with pytest.raises(staged.CompilerOptionError) as caught:
+            fails(X) if isinstance(fails, staged.Jitted) else fails()
+        assert str(caught.value) == (
+            f"`scale`: XLA refuses the `compiler_options` {bad!r}.\n"
+            "  INVALID_ARGUMENT: No such compile option: 'no_such_option'"
+        )
+        assert caught.value.options == bad
+
+
+@pytest.mark.parametrize("value", [[1], object(), None])
+def test_compiler_options_that_xla_cannot_take(value):
+    """A value of a type that XLA has no option of is refused before it is asked."""
+    options = {"xla_dump_to": value}
+    expected = (
+        "`compiler_options` maps names to a string, a bool, an int or a float each, "
+        f"given {value!r} for 'xla_dump_to'."
+    )
+    lowered = staged.jit(scale).lower(X)
+    for call in (
+        lambda: staged.jit(scale, compiler_options=options),
+        lambda: lowered.compile(compiler_options=options),
+    ):
+        assert refused(staged.OptionError, call) == expected
+    assert refused(staged.OptionError, lambda: staged.jit(compiler_options=[1])) == (
+        "`compiler_options` must map names to values, given [1]."
+    )
+
+
+def test_other_errors_of_xla_are_not_blamed_on_options():
+    """An error that a program raises stays what it is, whatever the options."""
+
+    def fails(x):
+        raise ValueError("While running, an option")
+
+    def calls(x):
+        return jax.pure_callback(fails, x, x)
+
+    good = {"xla_embed_ir_in_executable": True}
+    with pytest.raises(Exception, match="While running") as caught:
+        jax.block_until_ready(staged.jit(calls, compiler_options=good)(X))
+    assert not isinstance(caught.value, staged.StagedError)
+
+
+def test_a_backend_that_is_not_here():
+    """An unknown backend is refused by name, whatever is done first."""
+    jitted = staged.jit(scale, backend="abacus")
+    for call in (jitted, jitted.trace, jitted.lower):
+        message = refused(staged.OptionError, call, X).splitlines()
+        assert message[0] == "`scale`: there is no `backend` 'abacus' here."
+        assert "abacus" in message[1]
 
 
 # --- dynamic ----------------------------------------------------------------------
@@ -353,6 +405,45 @@ def test_in_shardings_by_partition_spec(mesh):
         assert jitted(Y).sharding == NamedSharding(mesh, P("x"))
         compiled = jitted.trace(Y).lower().compile()
         assert compiled(Y).tolist() == [0, 2, 4, 6]
+
+
+def test_a_partition_spec_without_a_mesh():
+    """A bare `PartitionSpec` asks for a mesh."""
+    jitted = staged.jit(scale, in_shardings={"x": P("x")})
+    for call in (jitted, jitted.trace, jitted.lower):
+        assert refused(staged.OptionError, call, Y) == (
+            f"`scale`: `in_shardings` holds {P('x')}, but no mesh is set.\n"
+            "Set one by `jax.set_mesh`, or give a `jax.sharding.NamedSharding`."
+        )
+
+
+def test_a_partition_spec_and_an_argument_elsewhere(devices, mesh):
+    """What is not where a `PartitionSpec` wants it is refused, or copied if asked."""
+    there = jax.device_put(Y, devices[1])
+    jitted = staged.jit(scale, in_shardings={"x": P("x")})
+    copies = staged.jit(scale, in_shardings={"x": P("x")}, reshard=True)
+    with jax.set_mesh(mesh):
+        for call in (jitted, jitted.trace):
+            assert refused(staged.CallMismatchError, call, there) == (
+                "`scale`: an argument is not where `in_shardings` wants it.\n"
+                f"  `x`: compiled for {P('x')} over {{'x': 2}}, given {devices[1]} "
+                "(sharding)\n"
+                "Move it there by `jax.device_put`, or let each call copy it: "
+                "`jit(reshard=True)`."
+            )
+        for call in (copies, copies.trace(there).lower().compile()):
+            result = call(there)
+            assert result.sharding == NamedSharding(mesh, P("x"))
+            assert result.tolist() == [0, 2, 4, 6]
+
+
+def test_a_partition_spec_inside_a_transformation(mesh):
+    """There the mesh is abstract, and the spec asks for no place yet."""
+    jitted = staged.jit(scale, in_shardings={"x": P("x")}, reshard=True)
+    with jax.set_mesh(mesh):
+        assert jax.jit(lambda x: jitted(x))(Y).tolist() == [0, 2, 4, 6]
+        assert jax.eval_shape(lambda x: jitted(x), Y).shape == (4,)
+        assert jax.jit(lambda x: jitted.trace(x).out_info.shape[0] + x)(Y)[0] == 4
 
 
 def test_an_argument_that_is_elsewhere(devices, mesh):

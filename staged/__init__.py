@@ -10,6 +10,7 @@ from ._call import BoundCall
 from ._diff import Difference
 from ._errors import (
     AbstractArgumentError,
+    ArgumentTypeError,
     CallMismatchError,
     ClosedOverTracerError,
     CompilerOptionError,
@@ -28,6 +29,7 @@ from ._stages import Compiled, Lowered, Traced
 
 __all__ = [
     "AbstractArgumentError",
+    "ArgumentTypeError",
     "BoundCall",
     "CallMismatchError",
     "CapturedConstant",

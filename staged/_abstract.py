@@ -10,9 +10,9 @@ from typing import Any, cast, final
 import attrs
 import jax
 import jax.numpy as jnp
-from beartype import beartype
 
 from . import _jax
+from ._errors import checked
 
 
 @final
@@ -103,7 +103,7 @@ def aval_of(leaf: Any) -> Aval:
 
 
 @final
-@beartype
+@checked
 @attrs.frozen(kw_only=True)
 class Context:
     """What of JAX's configuration shapes a program.

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast, final
 
 import attrs
-from beartype import beartype
+
+from ._errors import checked
 
 
 @final
-@beartype
+@checked
 @attrs.frozen(kw_only=True)
 class CostAnalysis:
     """XLA's estimate of a program's work; a figure that it does not give is `None`.
@@ -28,7 +29,7 @@ class CostAnalysis:
 
 
 @final
-@beartype
+@checked
 @attrs.frozen(kw_only=True)
 class MemoryAnalysis:
     """XLA's account of a program's memory on one device, in bytes.

@@ -17,13 +17,12 @@ from typing import Any, final
 import attrs
 import equinox as eqx
 import jax
-from beartype import beartype
 
 from . import _jax
 from ._abstract import Aval, Context, aval_of, current_context
 from ._diff import Difference, differences
 from ._donation import Donation
-from ._errors import OptionError
+from ._errors import OptionError, checked
 from ._reprs import static_text
 from ._signature import Binder, Parameter, Parameters
 from ._static import (
@@ -118,7 +117,7 @@ def named(parameters: Parameters, values: Sequence[Any]) -> dict[str, Any]:
 
 
 @final
-@beartype
+@checked
 @attrs.frozen(kw_only=True, eq=False, repr=False, slots=False)
 class BoundCall:
     """One call, bound to the function's signature: what every stage was made for.
@@ -293,7 +292,7 @@ def bind(
     mask = tuple(is_dynamic(dynamic, leaf) for leaf in leaves)
     for path, leaf, is_input in zip(paths, leaves, mask, strict=True):
         if not is_input:
-            check_static(leaf, path, name)
+            check_static(leaf, path, name, is_leaf=True)
     check_structure(named(parameters, values).items(), name)
     inputs = list(compress(leaves, mask))
     avals: list[Aval] = []

@@ -116,9 +116,9 @@ class Caller:
             if buffers is not None:
                 raise buffers from None
         found = tuple(
-            self._as_placed(d, given)
+            self._as_placed(d)
             for d in self.call.diff(given)
-            if self._counts(d, given)
+            if self.counts(d)
         )
         if found:
             raise CallMismatchError(
@@ -151,7 +151,7 @@ class Caller:
                 )
             raise abstract_argument(name, path, leaf)
 
-    def _counts(self, difference: Difference, given: BoundCall) -> bool:
+    def counts(self, difference: Difference) -> bool:
         """Whether the executable cannot overlook a difference of two records."""
         if difference.kind == "weak type":
             return bool(difference.expected)
@@ -161,18 +161,18 @@ class Caller:
             difference.given, ArraySharding
         ):
             return difference.kind != "sharding"
-        wanted = self._wanted(difference, given)
+        wanted = self._wanted(difference)
         return wanted is not None and wanted != difference.given
 
-    def _as_placed(self, difference: Difference, given: BoundCall) -> Difference:
+    def _as_placed(self, difference: Difference) -> Difference:
         """A difference in sharding with what the executable wants, not the record."""
         if difference.kind != "sharding":
             return difference
-        return attrs.evolve(difference, expected=self._wanted(difference, given))
+        return attrs.evolve(difference, expected=self._wanted(difference))
 
-    def _wanted(self, difference: Difference, given: BoundCall) -> ArraySharding | None:
+    def _wanted(self, difference: Difference) -> ArraySharding | None:
         """Where the executable wants the array at the path of a difference."""
-        wanted = self.wanted[given.dynamic_paths.index(difference.path)]
+        wanted = self.wanted[self.call.dynamic_paths.index(difference.path)]
         ndim = difference.given.ndim
         return None if wanted is None else ArraySharding(wanted, ndim)
 

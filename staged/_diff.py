@@ -10,12 +10,19 @@ from typing import Any, Literal, final
 
 import attrs
 import numpy as np
-from beartype import beartype
 
 from . import _jax
 from ._abstract import Aval
-from ._reprs import static_text
-from ._static import one_level, static_parts, strict_key, tree_key
+from ._errors import checked
+from ._reprs import static_text, without_addresses
+from ._static import (
+    compares_by_identity,
+    one_level,
+    shown,
+    static_parts,
+    strict_key,
+    tree_key,
+)
 
 
 Kind = Literal[
@@ -32,7 +39,7 @@ Kind = Literal[
 
 
 @final
-@beartype
+@checked
 @attrs.frozen(kw_only=True)
 class Difference:
     """One difference between two calls: where, of what kind, expected and given.
@@ -50,8 +57,18 @@ class Difference:
         what = f"`{self.path}`" if self.path else "the function"
         expected, given = _text(self.kind, self.expected), _text(self.kind, self.given)
         if expected == given:  # two functions of one name, say
-            expected, given = repr(self.expected), repr(self.given)
-        return f"{what}: compiled for {expected}, given {given} ({self.kind})"
+            expected, given = shown(self.expected), shown(self.given)
+        kind = self.kind
+        if kind == "function" and expected == given:
+            given = "another function of that name"
+        elif kind == "static value" and self._by_identity():
+            kind += ", compared by identity: pass the same object"
+        return f"{what}: compiled for {expected}, given {given} ({kind})"
+
+    def _by_identity(self) -> bool:
+        """Whether the two values read alike, and are different objects all the same."""
+        expected, given = map(without_addresses, (shown(self.expected), shown(self.given)))
+        return expected == given and compares_by_identity(self.expected)
 
 
 @attrs.frozen

@@ -3,6 +3,7 @@
 ```
 StagedError
 ├── OptionError (ValueError)              an option of `jit` or of a stage is wrong
+├── ArgumentTypeError (TypeError)         a method of a stage got a wrong type
 ├── CompilerOptionError (JaxRuntimeError) XLA refuses an option
 ├── SignatureError (TypeError)            the arguments do not fit the signature
 ├── StaticLeafError (TypeError)           a static value may change, or has no equality
@@ -20,7 +21,11 @@ what was given; what to do. This module imports nothing of the package.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, final
+
+from beartype import BeartypeConf, beartype
+from beartype.roar import BeartypeCallHintParamViolation
 
 
 if TYPE_CHECKING:
@@ -34,8 +39,6 @@ else:
 class StagedError(Exception):
     """The root of every error that `staged` raises itself."""
 
-    __module__ = "staged"
-
 
 @final
 class OptionError(StagedError, ValueError):
@@ -44,18 +47,27 @@ class OptionError(StagedError, ValueError):
     `option` is its name.
     """
 
-    __module__ = "staged"
-
     def __init__(self, message: str, *, option: str) -> None:
         super().__init__(message)
         self.option = option
 
 
 @final
+class ArgumentTypeError(StagedError, BeartypeCallHintParamViolation, TypeError):
+    """An argument of a method of a stage or record is of the wrong type.
+
+    It is `beartype`'s error too, whose text it has.
+    """
+
+    def __init__(self, message: str, culprits: tuple[object, ...]) -> None:
+        message = re.sub(r"staged\._\w+\.", "staged.", message)
+        super().__init__(message, culprits)
+        type(self).__module__ = "staged"  # `beartype` has put its own there
+
+
+@final
 class CompilerOptionError(StagedError, JaxRuntimeError):
     """XLA refuses one of the `compiler_options`, which `options` holds."""
-
-    __module__ = "staged"
 
     def __init__(self, message: str, *, options: dict[str, Any]) -> None:
         super().__init__(message)
@@ -65,8 +77,6 @@ class CompilerOptionError(StagedError, JaxRuntimeError):
 @final
 class SignatureError(StagedError, TypeError):
     """The arguments of a call do not fit the signature of the function `fun_name`."""
-
-    __module__ = "staged"
 
     def __init__(self, message: str, *, fun_name: str) -> None:
         super().__init__(message)
@@ -80,8 +90,6 @@ class StaticLeafError(StagedError, TypeError):
     `path` says where it stands, in terms of the function's parameters.
     """
 
-    __module__ = "staged"
-
     def __init__(self, message: str, *, path: str) -> None:
         super().__init__(message)
         self.path = path
@@ -94,8 +102,6 @@ class CallMismatchError(StagedError, TypeError):
     `differences` holds every `staged.Difference`, in the order of the parameters.
     """
 
-    __module__ = "staged"
-
     def __init__(
         self, message: str, *, differences: tuple[staged.Difference, ...]
     ) -> None:
@@ -106,8 +112,6 @@ class CallMismatchError(StagedError, TypeError):
 @final
 class AbstractArgumentError(StagedError, TypeError):
     """A call that computes was given a shape and dtype at `path`, not an array."""
-
-    __module__ = "staged"
 
     def __init__(self, message: str, *, path: str) -> None:
         super().__init__(message)
@@ -121,8 +125,6 @@ class TopLevelOnlyError(StagedError, TypeError):
     `path` names the traced argument, or is `None` when every argument is concrete;
     `transformation` names the transformation as far as JAX tells them apart.
     """
-
-    __module__ = "staged"
 
     def __init__(self, message: str, *, path: str | None, transformation: str) -> None:
         super().__init__(message)
@@ -138,8 +140,6 @@ class ClosedOverTracerError(StagedError, TypeError):
     no variable could be found. The tracers themselves are not kept.
     """
 
-    __module__ = "staged"
-
     def __init__(self, message: str, *, names: tuple[str, ...]) -> None:
         super().__init__(message)
         self.names = names
@@ -152,8 +152,6 @@ class DonationError(StagedError, RuntimeError):
     `paths` holds the tree path of every leaf that is concerned.
     """
 
-    __module__ = "staged"
-
     def __init__(self, message: str, *, paths: tuple[str, ...]) -> None:
         super().__init__(message)
         self.paths = paths
@@ -163,9 +161,11 @@ class DonationError(StagedError, RuntimeError):
 class PlatformMismatchError(StagedError, ValueError):
     """A lowering is for `platforms`, none of which is `here`."""
 
-    __module__ = "staged"
-
     def __init__(self, message: str, *, platforms: tuple[str, ...], here: str) -> None:
         super().__init__(message)
         self.platforms = platforms
         self.here = here
+
+
+checked = beartype(conf=BeartypeConf(violation_param_type=ArgumentTypeError))
+"""`beartype` for the classes of the package, with an error of ours."""

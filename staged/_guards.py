@@ -14,10 +14,9 @@ from typing import Any, final
 import attrs
 import jax
 import numpy as np
-from beartype import beartype
 
 from . import _jax
-from ._errors import ClosedOverTracerError, TopLevelOnlyError
+from ._errors import ClosedOverTracerError, TopLevelOnlyError, checked
 from ._static import attributes, one_level
 
 
@@ -60,7 +59,7 @@ def require_top_level(
 
 
 @final
-@beartype
+@checked
 @attrs.frozen(kw_only=True)
 class CapturedConstant:
     """An array that a traced function closed over, so that its program holds it.

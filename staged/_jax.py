@@ -17,6 +17,7 @@ from jax._src import (
     api_util,
     config,
     core,
+    layout,
     lib,
     source_info_util,
     traceback_util,
@@ -54,6 +55,8 @@ Tracer: type[Any] = _any_core.Tracer
 FloatingPointFailure: type[Exception] = _any_api_util.InternalFloatingPointError
 """What a program raises under `jax.debug_nans`, for `jax.jit` to find the line."""
 JaxRuntimeError: type[Exception] = _any_jax.errors.JaxRuntimeError
+LAYOUTS: tuple[type[Any], ...] = (layout.Format, layout.Layout)
+"""What may stand for a sharding and say how the data are laid out, too."""
 block_until_ready: Callable[[Any], Any] = _any_jax.block_until_ready
 device_put: Callable[[Any, Any], Any] = _any_jax.device_put
 eval_shape: Callable[[Callable[[Any], Any], Any], Any] = _any_jax.eval_shape

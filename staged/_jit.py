@@ -338,8 +338,8 @@ def _put_together(
         tuple((name, owner) for name, (_, owner) in opened.keywords.items()),
     )
     # Every function that is jitted twice has the one class `Jitted`: it is no anchor.
-    key = None if anchor is Jitted else options.key
-    programs = programs_for(anchor, key and (key, shape), options.dynamic)
+    anchor = None if anchor is Jitted else anchor
+    programs = programs_for(anchor, (options, shape), options.dynamic)
     return Jitted(_Entry.of(staging, programs), parts, aux)
 
 

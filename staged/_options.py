@@ -6,7 +6,6 @@ This module uses `_call`, `_donation`, `_errors`, `_jax`, `_signature` and `_sta
 from __future__ import annotations
 
 import difflib
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast, final
 
@@ -47,7 +46,7 @@ _INSTEAD = {
 }
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(hash=False)
 class Options:
     """What `jit` was told."""
 
@@ -56,19 +55,10 @@ class Options:
     in_shardings: Mapping[str, Any]
     out_shardings: Any
     reshard: bool
-    passed: dict[str, Any]
+    passed: dict[str, Any] = attrs.field(eq=repr)  # `1` is not `True` to XLA
 
-    @property
-    def key(self) -> Any:
-        """A key for equal options, or `None` where they cannot be compared cheaply."""
-        if self.in_shardings or self.out_shardings is not UNSPECIFIED:
-            return None
-        key = (self.dynamic, self.donation, self.reshard, *self.passed.items())
-        try:
-            hash(key)
-        except TypeError:
-            return None
-        return key
+    def __hash__(self) -> int:
+        return hash((self.dynamic, self.donation, self.reshard, repr(self.passed)))
 
     @property
     def compiler_options(self) -> dict[str, Any]:
@@ -170,7 +160,15 @@ def parse_options(given: Mapping[str, Any]) -> Options:
         )
     if passed.get("compiler_options") is not None:
         passed["compiler_options"] = compiler_options_of(passed["compiler_options"])
-    options = Options(
+    for name in ("keep_unused", "inline"):
+        if not isinstance(passed.get(name, False), bool):
+            raise OptionError(
+                f"`jit({name}=...)` must be True or False, given {passed[name]!r}.",
+                option=name,
+            )
+    if own["out_shardings"] is not UNSPECIFIED:
+        _check_shardings(own["out_shardings"])
+    return Options(
         own["dynamic"],
         parse_donation(own["donate"], own["unused_donation"]),
         dict(cast("Mapping[str, Any]", in_shardings)),
@@ -178,10 +176,18 @@ def parse_options(given: Mapping[str, Any]) -> Options:
         own["reshard"],
         passed,
     )
-    return options if options.key is None else _known.setdefault(options.key, options)
 
 
-_known: weakref.WeakValueDictionary[Any, Options] = weakref.WeakValueDictionary()
+def _check_shardings(tree: Any) -> None:
+    """Refuse a leaf of `out_shardings` that says no place."""
+    places = (jax.sharding.Sharding, jax.sharding.PartitionSpec, *_jax.LAYOUTS)
+    for leaf in jtu.tree_leaves(tree, is_leaf=lambda x: isinstance(x, places)):
+        if not isinstance(leaf, places):
+            raise OptionError(
+                "`jit(out_shardings=...)` must be a sharding, or a prefix of the "
+                f"result's tree with shardings as leaves, given {leaf!r}.",
+                option="out_shardings",
+            )
 
 
 def compiler_options_of(options: Any) -> dict[str, Any]:

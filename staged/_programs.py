@@ -287,12 +287,20 @@ _shared: weakref.WeakKeyDictionary[Any, dict[Hashable, Programs]] = (
 )
 
 
+SHARED = 256
+"""How many kinds of `jit` of one function share programs, the last ones."""
+
+
 def programs_for(anchor: Any, key: Hashable, predicate: Predicate) -> Programs:
     """The programs that every `jit` of one function with equal options shares.
 
-    They live as long as the function does; where it cannot be referred to weakly, or
-    the options cannot be compared, they are not shared.
+    They live as long as the function does, which is referred to weakly; where it cannot
+    be, they are not shared.
     """
-    if key is None or not compares_by_identity(anchor):
+    if not compares_by_identity(anchor):
         return Programs(predicate)
-    return _shared.setdefault(anchor, {}).setdefault(key, Programs(predicate))
+    kinds = _shared.setdefault(anchor, {})
+    programs = kinds.setdefault(key, Programs(predicate))
+    while len(kinds) > SHARED:
+        kinds.pop(next(iter(kinds)), None)
+    return programs

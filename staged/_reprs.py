@@ -1,6 +1,6 @@
 """How a record and a stage read in a terminal.
 
-This module uses `_abstract` and `_jax`.
+This module uses `_abstract`, `_jax` and `_static`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,22 @@ import jax.tree_util as jtu
 
 from . import _jax
 from ._abstract import aval_of
+from ._static import shown
 
 
 def static_text(value: Any) -> str:
     """A static value; a callable by its name, without the address that `repr` shows."""
-    text = repr(value)
+    text = shown(value)
     if not callable(value):
         return text
     name = getattr(value, "__name__", None)
     if isinstance(name, str) and text == object.__repr__(value):
         return f"<function {name}>"
+    return without_addresses(text)
+
+
+def without_addresses(text: str) -> str:
+    """A `repr` without where in memory an object is."""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
 
 

@@ -8,6 +8,7 @@ a call always becomes one tuple, with one value for each parameter. This module 
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import types
@@ -344,7 +345,7 @@ class Binder:
         try:
             bound = signature.bind(*values, *given, **keywords).arguments
         except TypeError as error:
-            raise self._refused(str(error)) from None
+            raise self._refused(self._misspelled(names) or str(error)) from None
         sources: list[Source] = []
         nested: list[int] = []
         for index, parameter in enumerate(items):
@@ -359,9 +360,20 @@ class Binder:
             nested.append(index)
         return Plan(tuple(sources), tuple(nested))
 
+    def _misspelled(self, names: tuple[str, ...]) -> str | None:
+        """What is wrong with the first name that is no parameter, if there is one."""
+        known = [p.name for p in self.parameters.items]
+        for name in names:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                return f"got an unexpected keyword argument {name!r}{hint}"
+        return None
+
     def _refused(self, reason: str) -> SignatureError:
         return SignatureError(
-            f"`{self.fun_name}`: the arguments do not fit its signature: {reason}.",
+            f"`{self.fun_name}`: the arguments do not fit its signature: "
+            f"{reason.removesuffix('?')}{'?' if reason.endswith('?') else '.'}",
             fun_name=self.fun_name,
         )
 

@@ -11,7 +11,6 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, final
 import attrs
 import jax
 import jax.tree_util as jtu
-from beartype import beartype
 
 from . import _jax
 from ._analysis import (
@@ -24,7 +23,7 @@ from ._call import BoundCall
 from ._calling import Caller, make_caller, refuse
 from ._donation import check_compiled, check_lowered, lower_quietly
 from ._equinox import holds_error_check
-from ._errors import OptionError, PlatformMismatchError
+from ._errors import OptionError, PlatformMismatchError, checked
 from ._guards import CapturedConstant, captured, refuse_captured_tracers
 from ._options import compiler_options_of, refused_by_xla
 from ._output import unpack
@@ -64,7 +63,7 @@ def _show(stage: "Traced[P, R] | Lowered[P, R] | Compiled[P, R]") -> str:
 
 
 @final
-@beartype
+@checked
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Traced(Generic[P, R]):
     """A function as a jaxpr, for the one call that `call` records."""
@@ -171,7 +170,7 @@ def _check_platforms(platforms: tuple[str, ...], name: str) -> None:
 
 
 @final
-@beartype
+@checked
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Lowered(Generic[P, R]):
     """A function in the compiler's input language, for one or more platforms."""
@@ -285,7 +284,7 @@ class Lowered(Generic[P, R]):
 
 
 @final
-@beartype
+@checked
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class Compiled(Generic[P, R]):
     """An executable for the one call that `call` records. Calling it never traces.
@@ -367,7 +366,8 @@ class Compiled(Generic[P, R]):
         """
         staging = self._caller.staging.with_fun(fun)
         given, _ = staging.bind(self.call.args, self.call.kwargs)
-        found = self.call.diff(attrs.evolve(given, context=self.call.context))
+        given = attrs.evolve(given, context=self.call.context)
+        found = tuple(filter(self._caller.counts, self.call.diff(given)))
         if found:
             refuse(found, self.fun_name)
         caller = attrs.evolve(self._caller, staging=staging)

@@ -46,7 +46,7 @@ class Staging:
     ) -> Staging:
         """Open a function and prepare the binding of its arguments."""
         opened = open_function(fun)
-        if bound:
+        if bound and opened.values:
             *values, (instance, _) = opened.values
             opened = attrs.evolve(opened, values=(*values, (instance, Owner.CALL)))
         name = name_of(fun)

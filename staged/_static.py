@@ -7,21 +7,25 @@ Equality is strict, since a program that was made for `1` is not one for `1.0` o
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 import struct
 import types
 import weakref
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import (
     Callable,
     Hashable,
     Iterable,
     Iterator,
+    Mapping,
     Sequence,
     ValuesView,
 )
+from decimal import Decimal
 from typing import Any, cast
 
+import attrs
 import jax
 import jax.tree_util as jtu
 import numpy as np
@@ -46,6 +50,9 @@ type_of: Callable[[Any], type[Any]] = type
 
 _PADDED: tuple[Any, ...] = (np.longdouble, np.clongdouble)
 
+_MORE_THAN_EQUAL = (Decimal, range, datetime.datetime, datetime.time)
+"""Types whose equal values differ: `Decimal("0")` and `Decimal("-0")`, say."""
+
 NUMPY: tuple[type[Any], type[Any]] = (np.ndarray, np.generic)
 """The two kinds of NumPy's values, whose own types have parameters unknown here."""
 
@@ -58,10 +65,14 @@ def strict_key(value: Any) -> Hashable:
     Raises `TypeError` where a value cannot be hashed or compared.
     """
     kind = type_of(value)
-    if kind is float:
-        return float, b"nan" if value != value else struct.pack("<d", value)
-    if kind is complex:
-        return complex, strict_key(value.real), strict_key(value.imag)
+    if isinstance(value, NUMPY[1]) and not value.dtype.hasobject:
+        if isinstance(value, _PADDED):
+            return kind, repr(value)  # among its bytes are some that mean nothing
+        return kind, value.dtype, value.tobytes()
+    if isinstance(value, float):
+        return kind, b"nan" if value != value else struct.pack("<d", value)
+    if isinstance(value, complex):
+        return kind, strict_key(value.real), strict_key(value.imag)
     if kind is _jax.PyTreeDef:
         return kind, tree_key(value)
     if isinstance(value, tuple):
@@ -72,16 +83,46 @@ def strict_key(value: Any) -> Hashable:
         return kind, frozenset(map(strict_key, value))  # pyright: ignore[reportUnknownArgumentType]  # of anything
     if kind is types.MethodType:
         return kind, strict_key(value.__func__), strict_key(value.__self__)
-    if isinstance(value, _PADDED):
-        return kind, repr(value)  # among its bytes are some that mean nothing
-    if isinstance(value, NUMPY[1]) and not value.dtype.hasobject:
-        return kind, value.dtype, value.tobytes()
     if compares_by_identity(value):
         return kind, weakref.ref(value)
     hash(value)
+    if kind in _MORE_THAN_EQUAL:
+        return kind, value, repr(value)
+    names = _compared_fields(kind)
+    if names is not None:
+        return kind, tuple([strict_key(getattr(value, name)) for name in names])
     if type(value == value) is not bool:
         raise TypeError(f"`==` of a {kind.__name__} does not give a plain bool")
     return kind, value
+
+
+@functools.cache
+def _compared_fields(kind: type[Any]) -> tuple[str, ...] | None:
+    """The fields by which a dataclass or attrs class compares, if it does so by itself.
+
+    `Config(1) == Config(1.0)` where `==` was generated from the fields: they are to be
+    compared strictly. A class that defines its own `==` is taken at its word.
+    """
+    owner = next(base for base in kind.__mro__ if "__eq__" in base.__dict__)
+    if dataclasses.is_dataclass(owner):
+        names = [field.name for field in dataclasses.fields(owner) if field.compare]
+        generated = dataclasses.make_dataclass("_", names)
+    elif attrs.has(owner):
+        fields = [field for field in attrs.fields(owner) if field.eq]
+        if any(field.eq_key for field in fields):
+            return None
+        names = [field.name for field in fields]
+        generated = attrs.make_class("_", names)
+    else:
+        return None
+    return tuple(names) if _same_code(generated.__eq__, owner.__eq__) else None
+
+
+def _same_code(ours: Any, theirs: Any) -> bool:
+    mine, other = ours.__code__, getattr(theirs, "__code__", None)
+    return mine.co_code == getattr(other, "co_code", None) and (
+        mine.co_names == getattr(other, "co_names", None)
+    )
 
 
 def _joined(items: Sequence[Any]) -> Sequence[Any]:
@@ -116,7 +157,7 @@ def compares_by_identity(value: Any) -> bool:
 
 def held_weakly(value: Any) -> Callable[[], Any]:
     """`value` behind a call, without keeping it alive if it is compared by identity."""
-    if type(value) is types.MethodType:
+    if type(value) is types.MethodType and compares_by_identity(value.__self__):
         return weakref.WeakMethod(value)
     if compares_by_identity(value):
         return weakref.ref(value)
@@ -143,18 +184,28 @@ def tree_key(treedef: Any) -> Hashable:
 # --- hygiene ----------------------------------------------------------------------
 
 
-def check_static(value: Any, path: str, fun_name: str) -> None:
+def check_static(
+    value: Any, path: str, fun_name: str, *, is_leaf: bool = False
+) -> None:
     """Refuse a static value that has no equality, or whose arrays may be replaced."""
     try:
         strict_key(value)
     except Exception as error:  # noqa: BLE001  # of the value's own methods
+        way_out = (
+            "Every leaf that is no array is static, and a program is made for its "
+            "value. Pass a tuple, a frozenset or a frozen dataclass instead, or an "
+            "array if the value changes from call to call."
+        )
+        array = isinstance(value, jax.Array)
+        if is_leaf and (array or isinstance(value, NUMPY[0]) and holdable(value.dtype)):
+            way_out = (
+                "It is static since `dynamic` says so, and an array has no hash. Let "
+                "`dynamic` answer True for it, or pass its values in a tuple."
+            )
         raise StaticLeafError(
             f"`{fun_name}`: the static value at `{path}` cannot be hashed and "
             f"compared.\n"
-            f"  `{path}` is {_describe(value)}: {error}\n"
-            "Every leaf that is no array is static, and a program is made for its "
-            "value. Pass a tuple or a frozenset instead, or an array if the value "
-            "changes from call to call.",
+            f"  `{path}` is {_describe(value)}: {error}\n{way_out}",
             path=path,
         ) from None
     held = _array_in(value)
@@ -171,21 +222,27 @@ def check_static(value: Any, path: str, fun_name: str) -> None:
 
 
 def _describe(value: Any) -> str:
-    text = repr(value)
+    text = shown(value)
     short = text if len(text) <= 60 else f"{text[:57]}..."
     return f"of type `{type(value).__name__}`, {short}"
+
+
+def shown(value: Any) -> str:
+    """The `repr` of a value, or its type where the value has none to give."""
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001  # of the value's own method
+        return f"<{type(value).__name__}>"
 
 
 _TRUSTED = ("jax", "jaxlib", "numpy", "equinox", "functools", "builtins", "staged")
 
 
-def _is_plain_object(value: Any) -> bool:
-    """Whether `value` is a user's object without a value of its own: not code."""
-    kind = type_of(value)
+def _is_object(value: Any) -> bool:
+    """Whether `value` is an object with attributes of a user's: not code."""
     if isinstance(value, (type, types.FunctionType, types.ModuleType)):
         return False
-    root = kind.__module__.partition(".")[0]
-    return root not in _TRUSTED and kind.__eq__ is object.__eq__
+    return type_of(value).__module__.partition(".")[0] not in _TRUSTED
 
 
 def _array_in(value: Any) -> str | None:
@@ -193,12 +250,12 @@ def _array_in(value: Any) -> str | None:
     if isinstance(value, types.MethodType):
         held = _array_in(value.__self__)
         return None if held is None else f".__self__{held}"
-    if not _is_plain_object(value):
+    if not _is_object(value) or type_of(value).__eq__ is not object.__eq__:
         return None
     seen: set[int] = set()
-    pending: list[tuple[Any, str]] = [(value, "")]
+    pending = deque([(value, "")])
     while pending:
-        item, path = pending.pop(0)
+        item, path = pending.popleft()
         if id(item) in seen:
             continue
         seen.add(id(item))
@@ -206,30 +263,54 @@ def _array_in(value: Any) -> str | None:
             isinstance(item, NUMPY[0]) and item.dtype.kind not in "OUSV"
         ):
             return path
-        pending.extend((part, path + step) for step, part in _parts(item))
+        if type_of(item) not in _ATOMS:
+            pending.extend((part, path + step) for step, part in _parts(item))
     return None
 
 
+_ATOMS = frozenset((int, float, complex, bool, str, bytes, type(None)))
+
+
 def _parts(item: Any) -> Iterator[tuple[str, Any]]:
-    if _is_plain_object(item):
-        for name, part in attributes(item):
-            yield f".{name}", part
-    elif isinstance(item, (set, frozenset)):
+    if isinstance(item, (set, frozenset)):
         for part in cast("Iterable[Any]", item):
             yield "{...}", part
+    elif isinstance(item, Mapping):
+        for key, part in cast("Mapping[Any, Any]", item).items():
+            yield f"[{shown(key)}]", part
+    elif isinstance(item, deque):
+        for index, part in enumerate(cast("deque[Any]", item)):
+            yield f"[{index}]", part
     else:
-        for keys, part in one_level(item)[0]:
+        children = one_level(item)[0]
+        for keys, part in children:
             yield _jax.keystr(keys), part
+        if not children and _is_object(item):
+            for name, part in attributes(item):
+                yield f".{name}", part
 
 
 def attributes(item: Any) -> Iterator[tuple[str, Any]]:
     """The attributes of an object that it holds itself, slots included."""
-    yield from getattr(item, "__dict__", {}).items()
+    yield from _looked_up(item, "__dict__", {}).items()
     for cls in type(item).__mro__:
         slots = cls.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(item, name):
-                yield name, getattr(item, name)
+            if name in ("__dict__", "__weakref__"):
+                continue
+            private = name.startswith("__") and not name.endswith("__")
+            held = f"_{cls.__name__.lstrip('_')}{name}" if private else name
+            value = _looked_up(item, held, DEFAULT)
+            if value is not DEFAULT:
+                yield name, value
+
+
+def _looked_up(item: Any, name: str, otherwise: Any) -> Any:
+    """An attribute, without what a class's own `__getattr__` would say of it."""
+    try:
+        return object.__getattribute__(item, name)
+    except AttributeError:
+        return otherwise
 
 
 _LEAF: Any = _jax.flatten(0)[1]

@@ -462,7 +462,8 @@ def test_functions_of_one_name_are_told_apart_in_a_difference():
     """Two static values that would read alike are shown in full."""
     first, second = (lambda: 1), (lambda: 2)
     assert texts(call(X, first), call(X, second)) == [
-        f"`n`: compiled for {first!r}, given {second!r} (static value)"
+        f"`n`: compiled for {first!r}, given {second!r} "
+        "(static value, compared by identity: pass the same object)"
     ]
 
 

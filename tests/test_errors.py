@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from beartype.roar import BeartypeCallHintParamViolation
 
 import staged
 
@@ -22,6 +23,10 @@ def _bad_option():
 def _bad_compiler_option():
     lowered = staged.jit(scale).lower(X, 2)
     lowered.compile(compiler_options={"xla_wish": 1})
+
+
+def _bad_type():
+    staged.jit(scale).trace(X, 2).lower(lowering_platforms="cpu")
 
 
 def _bad_arguments():
@@ -117,6 +122,15 @@ ERRORS = [
         "  INVALID_ARGUMENT: No such compile option: 'xla_wish'",
     ),
     (
+        _bad_type,
+        staged.ArgumentTypeError,
+        BeartypeCallHintParamViolation,
+        {"__module__": "staged"},
+        "Method staged.Traced.lower() parameter lowering_platforms='cpu' violates type "
+        "hint tuple[str, ...] | None, as str 'cpu' not tuple or <class "
+        '"builtins.NoneType">.',
+    ),
+    (
         _bad_arguments,
         staged.SignatureError,
         TypeError,
@@ -132,7 +146,7 @@ ERRORS = [
         "`scale`: the static value at `n` cannot be hashed and compared.\n"
         "  `n` is of type `set`, {1}: unhashable type: 'set'\n"
         "Every leaf that is no array is static, and a program is made for its value. "
-        "Pass a tuple or a frozenset instead, or an array if the value changes from "
+        "Pass a tuple, a frozenset or a frozen dataclass instead, or an array if the value changes from "
         "call to call.",
     ),
     (

@@ -653,8 +653,8 @@ def test_equal_options_share_their_programs():
     assert len(traces) == 3
 
 
-def test_options_that_cannot_be_compared_are_not_shared():
-    """Options without a hash work, though their programs are not shared."""
+def test_options_that_cannot_be_hashed_are_shared():
+    """Equal options share their programs, whatever they hold."""
     traces = []
 
     def counted(x):
@@ -664,4 +664,8 @@ def test_options_that_cannot_be_compared_are_not_shared():
     for _ in range(2):
         options = {"xla_embed_ir_in_executable": True}
         assert staged.jit(counted, compiler_options=options)(X).tolist() == [1, 1, 1]
+    assert len(traces) == 1
+    options = {"xla_embed_ir_in_executable": 1}
+    with pytest.raises(Exception):
+        staged.jit(counted, compiler_options=options)(X)
     assert len(traces) == 2

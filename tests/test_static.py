@@ -155,7 +155,7 @@ JITTED = staged.jit(use)
 
 WAY_OUT = (
     "Every leaf that is no array is static, and a program is made for its value. "
-    "Pass a tuple or a frozenset instead, or an array if the value changes from call "
+    "Pass a tuple, a frozenset or a frozen dataclass instead, or an array if the value changes from call "
     "to call."
 )
 

@@ -160,8 +160,8 @@ def test_beartype_stands_outside_attrs():
             if not isinstance(node, ast.ClassDef):
                 continue
             names = [ast.unparse(d).partition("(")[0] for d in node.decorator_list]
-            if "beartype" in names:
-                assert names.index("beartype") < names.index("attrs.frozen"), node.name
+            if "checked" in names:
+                assert names.index("checked") < names.index("attrs.frozen"), node.name
                 seen.add(node.name)
     assert {cls.__name__ for cls in _record_classes()} <= seen
 
@@ -208,6 +208,7 @@ def test_public_names():
     """A name is public on purpose."""
     assert staged.__all__ == [
         "AbstractArgumentError",
+        "ArgumentTypeError",
         "BoundCall",
         "CallMismatchError",
         "CapturedConstant",

@@ -102,6 +102,9 @@ def aval_of(leaf: Any) -> Aval:
     return Aval(tuple(shape), dtype, weak_type, placed)
 
 
+RANDOM = ("default_prng_impl", "random_seed_offset")
+
+
 @final
 @checked
 @attrs.frozen(kw_only=True)
@@ -118,15 +121,20 @@ class Context:
     numpy_rank_promotion: str
     default_prng_impl: str
     threefry_partitionable: bool
+    random_seed_offset: int
     mesh: Any = None
 
-    def numerics(self) -> tuple[tuple[str, Any], ...]:
-        """All but the mesh, by name: what decides the numbers that come out."""
+    def numerics(self) -> tuple[Any, ...]:
+        """What decides the numbers that come out, and is in the key of JAX's dispatch."""
         return tuple(
-            (field.name, getattr(self, field.name))
+            getattr(self, field.name)
             for field in attrs.fields(Context)
-            if field.name != "mesh"
+            if field.name not in ("mesh", *RANDOM)
         )
+
+    def random(self) -> tuple[str, int]:
+        """What decides them only where a program makes its own random keys."""
+        return self.default_prng_impl, self.random_seed_offset
 
 
 def current_context() -> Context:
@@ -141,6 +149,7 @@ def current_context() -> Context:
         numpy_rank_promotion=config.jax_numpy_rank_promotion,
         default_prng_impl=config.jax_default_prng_impl,
         threefry_partitionable=config.jax_threefry_partitionable,
+        random_seed_offset=config.jax_random_seed_offset,
         mesh=None if mesh.empty else mesh,
     )
 

@@ -1,8 +1,10 @@
 """The call of an executable: checked against its record, explained where it fails.
 
-The hot path flattens once, compares the structure, and goes to JAX's C++ dispatch,
-which knows every signature that has been checked before. This module uses all of the
-above.
+JAX's C++ dispatch knows every signature that has been checked before: the structure,
+the shapes, dtypes, weak types and shardings, and JAX's configuration. So the checks run
+in its `miss`, once for each, and what explains a failure runs after the failure. This
+module uses `_abstract`, `_call`, `_diff`, `_donation`, `_equinox`, `_errors`, `_guards`,
+`_jax`, `_output`, `_staging` and `_static`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from itertools import compress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, final
 
 import attrs
 import equinox as eqx
@@ -18,88 +20,137 @@ import jax
 import jax.tree_util as jtu
 
 from . import _jax
-from ._abstract import ArraySharding, Aval, aval_of, current_context
+from ._abstract import RANDOM, ArraySharding, Aval, aval_of, current_context
 from ._call import BoundCall, is_dynamic, path_of
 from ._diff import Difference, listed
 from ._donation import blames_buffer, explain_buffers
 from ._equinox import waiting
 from ._errors import AbstractArgumentError, CallMismatchError, StagedError
 from ._guards import require_top_level
-from ._output import PACKED, unpack
+from ._output import PACKED
 from ._staging import Staging
-from ._static import strict_key
+from ._static import strict_key, tree_key
 
 
 _NUMBERS = frozenset((bool, int, float, complex))
 
 
-class _Refused(Exception):
-    """A signature that the executable was not made for."""
+@final
+class Refused(Exception):
+    """A call that an executable was not made for; who catches it finds out why."""
 
 
-@attrs.frozen(eq=False)
+@final
+@attrs.frozen(eq=False, kw_only=True)
+class Inputs:
+    """How some of the values of a call become inputs of the program.
+
+    `statics` are the static leaves by index, each with its strict key; `mask` marks the
+    others, or is `None` where there are no others; `numbers` are the inputs for which
+    JAX's dispatch would take a Python number for an array; `targets` are the shardings
+    to copy to, if that was asked for.
+    """
+
+    treedef: Any
+    statics: tuple[tuple[int, Any, Any], ...]
+    mask: tuple[bool, ...] | None
+    numbers: tuple[int, ...]
+    targets: tuple[Any, ...] | None
+
+    @property
+    def as_they_are(self) -> bool:
+        """Whether JAX's dispatch, which flattens too, can take the values themselves."""
+        return self.mask is None and not self.numbers and self.targets is None
+
+    def of(self, values: Any) -> Sequence[Any]:
+        """The inputs; raises `Refused` for another structure or other static leaves."""
+        leaves, treedef = _jax.flatten(values)
+        if not same_structure(treedef, self.treedef):
+            raise Refused
+        if self.mask is not None:
+            for index, value, key in self.statics:
+                leaf = leaves[index]
+                if leaf is not value and not _same(leaf, key):
+                    raise Refused
+            leaves = list(compress(leaves, self.mask))
+        for index in self.numbers:
+            if type(leaves[index]) in _NUMBERS:
+                raise Refused
+        return leaves if self.targets is None else place(leaves, self.targets)
+
+
+def same_structure(given: Any, expected: Any) -> bool:
+    """Whether two structures are equal, or strictly so where they hold a NaN, say."""
+    try:
+        return given == expected or tree_key(given) == tree_key(expected)
+    except Exception:  # noqa: BLE001  # of the static fields' own methods
+        return False
+
+
+def _same(leaf: Any, key: Any) -> bool:
+    try:
+        return strict_key(leaf) == key
+    except Exception:  # noqa: BLE001  # what cannot be compared is refused with a reason
+        return False
+
+
+@final
+@attrs.frozen(eq=False, kw_only=True)
 class Caller:
     """How one executable is called.
 
-    `flat` says that every parameter is one array, so that there is nothing to flatten;
-    `numbers` are the inputs for which JAX's dispatch would take a Python number for an
-    array; `targets` are the shardings to copy to, if that was asked for.
+    `dispatch` takes the values of the parameters where `inputs.as_they_are`, else the
+    inputs; `dispatch_flat` takes the inputs and gives the results' arrays, unpacked by
+    nobody. `plain` is the number of positional arguments that are the values already,
+    or -1; `wanted` is where the executable wants its inputs. `reads_random` says that
+    the program was made with the settings of random numbers, which JAX's dispatch does
+    not look at.
     """
 
     staging: Staging
     call: BoundCall
+    inputs: Inputs
     dispatch: Callable[..., Any]
+    dispatch_flat: Callable[..., Any]
+    out_tree: Any
     plain: int
-    flat: bool
-    treedef: Any
-    statics: tuple[tuple[int, Any, Any], ...]
-    numbers: tuple[int, ...]
-    targets: tuple[Any, ...] | None
+    direct: bool
     wanted: tuple[Any, ...]
+    reads_random: bool
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result for some arguments."""
-        inputs: Any = args
-        if kwargs or len(args) != self.plain:
-            inputs = self.staging.binder.bind(args, kwargs)
-        if not self.flat:
-            inputs, treedef = _jax.flatten(inputs)
-            try:
-                differs = treedef != self.treedef
-            except Exception:  # noqa: BLE001  # of the static fields' own methods
-                differs = True
-            if differs:
-                return self._explain(args, kwargs, None)
-        if self.statics:
-            for index, value, key in self.statics:
-                leaf = inputs[index]
-                if leaf is not value and not _same(leaf, key):
-                    return self._explain(args, kwargs, None)
-            inputs = compress(inputs, self.call.partition.mask)
-        if self.numbers or self.targets:
-            inputs = list(inputs)
-            if any(type(inputs[index]) in _NUMBERS for index in self.numbers):
-                return self._explain(args, kwargs, None)
-            if self.targets:
-                inputs = list(map(_placed, inputs, self.targets))
         try:
-            out = self.dispatch(*inputs)
-        except (StagedError, eqx.EquinoxRuntimeError):
-            raise
-        except (_Refused, TypeError, ValueError, RuntimeError) as error:
-            return self._explain(args, kwargs, error)
-        except _jax.FloatingPointFailure as error:
-            raise FloatingPointError(
-                f"`{self.call.fun_name}`: a result holds an invalid value "
-                f"({error.args[-1]}). Call the function itself to see where it arises."
-            ) from None
-        return unpack(out) if type(out) in PACKED else out
+            values = args
+            if kwargs or len(args) != self.plain:
+                values = self.staging.binder.bind(args, kwargs)
+            if not self.direct:
+                values = self.inputs.of(values)
+            if self.reads_random:
+                self.check_random()
+            out = self.dispatch(*values)
+        except Exception as error:  # noqa: BLE001  # explained, or raised again
+            self.explain(args, kwargs, error)
+        return out.unpack() if type(out) in PACKED else out
 
-    def _explain(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception | None
-    ) -> Any:
+    def check_random(self) -> None:
+        """Refuse other settings of random numbers than the program was made with."""
+        if _jax.random_settings() != self.call.context.random():
+            raise Refused
+
+    def with_staging(self, staging: Staging) -> Caller:
+        """The same for another function of the same structure."""
+        return attrs.evolve(self, staging=staging, plain=staging.binder.plain)
+
+    def explain(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
+    ) -> NoReturn:
         """Raise the error that says why a call failed, or `error` if it is not ours."""
+        if isinstance(error, (StagedError, eqx.EquinoxRuntimeError)):
+            raise error
         staging, name = self.staging, self.call.fun_name
+        if isinstance(error, _jax.FloatingPointFailure):
+            raise floating_point_error(name, error) from None
         keyed, _ = _jax.tree_flatten_with_path(staging.binder.bind(args, kwargs))
         parameters = staging.binder.parameters
         require_top_level(
@@ -109,29 +160,28 @@ class Caller:
         )
         given, inputs = staging.bind(args, kwargs)
         self._refuse_abstract(given, inputs)
-        if error is None or isinstance(error, _Refused) or blames_buffer(error):
+        self.refuse(given)
+        if isinstance(error, Refused) or blames_buffer(error):
             buffers = explain_buffers(
                 inputs, given.dynamic_paths, given.donated_mask, name
             )
             if buffers is not None:
                 raise buffers from None
+        raise error
+
+    def refuse(self, given: BoundCall) -> None:
+        """Raise for a record that is not the one of the executable, as far as it counts."""
         found = tuple(
-            self._as_placed(d)
-            for d in self.call.diff(given)
-            if self.counts(d)
+            self._as_placed(d) for d in self.call.diff(given) if self.counts(d)
         )
         if found:
             raise CallMismatchError(
-                f"`{name}`: the call is not the one that it was compiled for.\n"
-                f"{listed(found)}\n"
+                f"`{self.call.fun_name}`: the call is not the one that it was compiled "
+                f"for.\n{listed(found)}\n"
                 "Call it as it was traced, stage it anew for this call, or call the "
                 "jitted function, which compiles whatever it is called with.",
                 differences=found,
             ) from None
-        if error is not None:
-            raise error
-        # Equal by our comparison, though not by the structure's own: NaN, say.
-        return unpack(self.dispatch(*inputs))
 
     def _refuse_abstract(self, given: BoundCall, inputs: Sequence[Any]) -> None:
         for path, leaf in zip(given.dynamic_paths, inputs, strict=True):
@@ -156,7 +206,8 @@ class Caller:
         if difference.kind == "weak type":
             return bool(difference.expected)
         if difference.kind == "context":
-            return difference.path != "jax.config.mesh"
+            name = difference.path.removeprefix("jax.config.")
+            return self.reads_random if name in RANDOM else name != "mesh"
         if difference.kind != "sharding" or not isinstance(
             difference.given, ArraySharding
         ):
@@ -177,6 +228,14 @@ class Caller:
         return None if wanted is None else ArraySharding(wanted, ndim)
 
 
+def floating_point_error(name: str, error: Exception) -> FloatingPointError:
+    """The error for a result that `jax.debug_nans` or its like does not allow."""
+    return FloatingPointError(
+        f"`{name}`: a result holds an invalid value ({error.args[-1]}). Call the "
+        "function itself to see where it arises."
+    )
+
+
 def abstract_argument(name: str, path: str, leaf: Any) -> AbstractArgumentError:
     """The error for an abstract value where a call computes."""
     return AbstractArgumentError(
@@ -185,13 +244,6 @@ def abstract_argument(name: str, path: str, leaf: Any) -> AbstractArgumentError:
         "Abstract values are for `trace`, `lower` and `eval_shape`; pass an array.",
         path=path,
     )
-
-
-def _same(leaf: Any, key: Any) -> bool:
-    try:
-        return strict_key(leaf) == key
-    except Exception:  # noqa: BLE001  # what cannot be compared is refused with a reason
-        return False
 
 
 def _placed(leaf: Any, target: Any) -> Any:
@@ -241,55 +293,75 @@ def misplaced(call: BoundCall, targets: Sequence[Any]) -> CallMismatchError | No
     )
 
 
-def make_caller(
-    staging: Staging, call: BoundCall, compiled: jax.stages.Compiled, *, waits: bool
-) -> Caller:
-    """The caller of an executable."""
-    inner = _jax.compiled_miss(compiled)
-    paths, name, dynamic = call.dynamic_paths, call.fun_name, staging.options.dynamic
-
-    def miss(*leaves: Any) -> tuple[Any, Any, Any]:
-        require_top_level(leaves, paths, name)
-        if current_context().numerics() != call.context.numerics():
-            raise _Refused
-        for leaf, aval in zip(leaves, call.avals, strict=True):
-            if isinstance(leaf, jax.ShapeDtypeStruct) or not is_dynamic(dynamic, leaf):
-                raise _Refused
-            given = aval_of(leaf)
-            same = given.shape == aval.shape and given.dtype == aval.dtype
-            if not same or (aval.weak_type and not given.weak_type):
-                raise _Refused
-        if not waits:
-            return inner(*leaves)
-        __equinox_jit_id__ = os.urandom(16)
-        outputs, _, flag = waiting(__equinox_jit_id__, inner, *leaves)
-        return outputs, None, flag
-
-    def without_jit(*leaves: Any) -> Any:
-        return miss(*leaves)[0]
-
-    places = [i for i, m in enumerate(call.partition.mask) if not m]
-    keys = map(strict_key, call.statics)
-    wanted = tuple(_jax.input_shardings(compiled))
-    numbers = tuple(
+def number_places(call: BoundCall, dynamic: Callable[[Any], bool]) -> tuple[int, ...]:
+    """The inputs for which JAX's dispatch would take a Python number, a static value."""
+    return tuple(
         index
         for index, aval in enumerate(call.avals)
         if aval.shape == ()
         and (aval.weak_type or aval.dtype == bool)
         and not is_dynamic(dynamic, 1.0)
     )
+
+
+def make_caller(
+    staging: Staging,
+    call: BoundCall,
+    compiled: jax.stages.Compiled,
+    *,
+    waits: bool,
+    reads_random: bool,
+) -> Caller:
+    """The caller of an executable."""
+    inner = _jax.compiled_miss(compiled)
+    paths, name, dynamic = call.dynamic_paths, call.fun_name, staging.options.dynamic
+    partition = call.partition
+
+    def miss(*leaves: Any) -> tuple[Any, Any, Any]:
+        require_top_level(leaves, paths, name)
+        if current_context().numerics() != call.context.numerics():
+            raise Refused
+        for leaf, aval in zip(leaves, call.avals, strict=True):
+            if isinstance(leaf, jax.ShapeDtypeStruct) or not is_dynamic(dynamic, leaf):
+                raise Refused
+            given = aval_of(leaf)
+            same = given.shape == aval.shape and given.dtype == aval.dtype
+            if not same or (aval.weak_type and not given.weak_type):
+                raise Refused
+        if not waits:
+            return inner(*leaves)
+        __equinox_jit_id__ = os.urandom(16)
+        outputs, _, flag = waiting(__equinox_jit_id__, inner, *leaves)
+        return outputs, None, flag
+
+    def miss_of_values(*values: Any) -> tuple[Any, Any, Any]:
+        leaves, treedef = _jax.flatten(values)
+        if not same_structure(treedef, partition.treedef):
+            raise Refused
+        return miss(*leaves)
+
+    places = [i for i, m in enumerate(partition.mask) if not m]
+    keys = map(strict_key, call.statics)
+    wanted = tuple(_jax.input_shardings(compiled, len(paths)))
+    inputs = Inputs(
+        treedef=partition.treedef,
+        statics=tuple(zip(places, call.statics, keys, strict=True)),
+        mask=partition.mask if places else None,
+        numbers=number_places(call, dynamic),
+        targets=wanted if staging.options.reshard else None,
+    )
+    direct = inputs.as_they_are
     return Caller(
-        staging,
-        call,
-        _jax.dispatcher(name, without_jit, miss),
-        staging.binder.plain,
-        _jax.flatten((0,) * staging.binder.plain)[1] == call.partition.treedef
-        and all(call.partition.mask),
-        call.partition.treedef,
-        tuple(zip(places, call.statics, keys, strict=True)),
-        numbers,
-        wanted if staging.options.reshard else None,
-        wanted,
+        staging=staging,
+        call=call,
+        inputs=inputs,
+        dispatch=_jax.dispatcher(name, miss_of_values if direct else miss),
+        dispatch_flat=_jax.dispatcher(name, _jax.with_flat_output(miss)),
+        out_tree=_jax.out_tree(compiled),
+        plain=staging.binder.plain,
+        direct=direct,
+        wanted=wanted,
+        reads_random=reads_random,
     )
 
 

@@ -80,16 +80,24 @@ Miss = Callable[..., tuple[Any, Any, Any]]
 # --- dispatch ---------------------------------------------------------------------
 
 
-def dispatcher(name: str, fun: Callable[..., Any], miss: Miss) -> Callable[..., Any]:
-    """A C++ function of flat leaves that calls `miss` for each new signature.
+def dispatcher(
+    name: str, miss: Miss, fun: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    """A C++ function that calls `miss` for each new signature.
 
-    A signature is the leaves' shapes, dtypes, weak types and shardings, and all of
-    JAX's configuration, a surrounding trace included: so what `miss` checks once holds
-    for every later call that does not reach it. `fun` runs under `jax.disable_jit`.
+    A signature is the arguments' structure, by its `==`, their leaves' shapes, dtypes,
+    weak types and shardings, and what of JAX's configuration is in its own key, a
+    surrounding trace included: so what `miss` checks of these holds for every later
+    call that does not reach it. Under `jax.disable_jit`, `fun` runs instead, or `miss`
+    each time.
     """
+
+    def run_miss(*args: Any) -> Any:
+        return miss(*args)[0]
+
     return _any_lib._jax.pjit(
         name,
-        fun,
+        fun or run_miss,
         miss,
         [],
         [],
@@ -102,6 +110,26 @@ def dispatcher(name: str, fun: Callable[..., Any], miss: Miss) -> Callable[..., 
 def jit_miss(jitted: Any) -> Miss:
     """What the C++ part of a `jax.jit` function calls when its cache misses."""
     return jitted._cache_miss
+
+
+def with_flat_output(miss: Miss) -> Miss:
+    """The same with a tuple of the arrays in the result as its result."""
+
+    def flat(*leaves: Any) -> tuple[Any, Any, Any]:
+        outputs, fast, flag = miss(*leaves)
+        arrays = tuple(_any_tree.tree_leaves(outputs))
+        if fast is not None:
+            tree = _any_tree.dispatch_registry.flatten((0,) * len(arrays))[1]
+            fast = fast._replace(out_pytree_def=tree)
+        return arrays, fast, flag
+
+    return flat
+
+
+def out_tree(compiled: jax.stages.Compiled) -> Any:
+    """The structure of an executable's result."""
+    raw: Any = compiled
+    return raw.out_tree
 
 
 def compiled_miss(compiled: jax.stages.Compiled) -> Miss:
@@ -201,9 +229,13 @@ def platform(lowered: jax.stages.Lowered) -> str:
     return raw._lowering._platforms[0]
 
 
-def platform_here() -> str:
-    """The platform of this machine's default devices, by the same kind of name."""
-    client: Any = _any_jax.local_devices()[0].client
+def platform_here(lowered: jax.stages.Lowered) -> str:
+    """The platform that a lowering would run on here, by the same kind of name.
+
+    It is that of the default devices, or of those that the function asks for.
+    """
+    raw: Any = lowered
+    client = raw._lowering.compile_args["backend"]
     return getattr(client, "_raw_platform", client.platform)
 
 
@@ -252,6 +284,37 @@ def aliased_arguments(
     return [i in aliased for i in range(count)]
 
 
-def input_shardings(compiled: jax.stages.Compiled) -> list[Any]:
-    """The sharding that the executable wants of each argument; `None` if dropped."""
-    return list(compiled.input_shardings[0])
+def input_shardings(compiled: jax.stages.Compiled, count: int) -> list[Any]:
+    """The sharding that the executable wants of each of `count` flat arguments.
+
+    It is `None` if the argument is dropped. References that the function closes over
+    stand in front of them, which JAX's own property does not know.
+    """
+    raw: Any = compiled
+    found = list(raw._input_shardings_flat())
+    return found[len(found) - count :]
+
+
+def output_shardings(compiled: jax.stages.Compiled) -> Any:
+    """The shardings of an executable's results, in their structure."""
+    raw: Any = compiled
+    return raw.out_tree.unflatten(
+        raw._executable._out_shardings[: raw.out_tree.num_leaves]
+    )
+
+
+_prng_impl: Any = config.default_prng_impl
+_seed_offset: Any = config.random_seed_offset
+
+
+def random_settings() -> tuple[str, int]:
+    """The kind of random keys and the offset of seeds, which no key of JAX's holds."""
+    return _prng_impl.value, _seed_offset.value
+
+
+def reads_random_settings(jaxpr: Any) -> bool:
+    """Whether a program was made with these settings: it makes a key, or wraps one."""
+    return any(eqn.primitive.name in _KEYS for eqn in equations(jaxpr))
+
+
+_KEYS = ("random_seed", "random_wrap")

@@ -92,7 +92,7 @@ def make_program(
     )
     del flat.__dict__["__wrapped__"]
     miss = _jit_miss(jitted, paths, donated, options, name)
-    return Program(jitted, _jax.dispatcher(name, flat, miss))
+    return Program(jitted, _jax.dispatcher(name, miss, flat))
 
 
 def _jit_miss(

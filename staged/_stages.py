@@ -125,27 +125,26 @@ class Traced(Generic[P, R]):
         """
         call, unused = self.call, self._staging.options.donation.unused
         if lowering_platforms is None:
-            default = lower_quietly(self._traced)
-            lowered = {_jax.platform(default): default}
+            first = lower_quietly(self._traced)
+            lowered = {_jax.platform(first): first}
         else:
             _check_platforms(lowering_platforms, call.fun_name)
             lowered = {
                 name: lower_quietly(self._traced, lowering_platforms=(name,))
                 for name in lowering_platforms
             }
-        undecided = [
-            check_lowered(
-                one, call.dynamic_paths, call.donated_mask, unused, call.fun_name
-            )
-            for one in list(lowered.values())[:1]
-        ]
+            first = lowered[lowering_platforms[0]]
+        jaxpr = self._traced.jaxpr
         return Lowered(
             call=call,
             staging=self._staging,
             lowered=tuple(lowered.items()),
             out=self._traced.out_info,
-            waits=holds_error_check(self._traced.jaxpr),
-            undecided=any(undecided),
+            waits=holds_error_check(jaxpr),
+            reads_random=_jax.reads_random_settings(jaxpr),
+            undecided=check_lowered(
+                first, call.dynamic_paths, call.donated_mask, unused, call.fun_name
+            ),
         )
 
     def __repr__(self) -> str:
@@ -182,6 +181,7 @@ class Lowered(Generic[P, R]):
     _lowered: tuple[tuple[str, Any], ...] = attrs.field(alias="lowered")
     _out: Any = attrs.field(alias="out")
     _waits: bool = attrs.field(alias="waits")
+    _reads_random: bool = attrs.field(alias="reads_random")
     _undecided: bool = attrs.field(alias="undecided")
 
     @property
@@ -227,7 +227,7 @@ class Lowered(Generic[P, R]):
 
     def cost_analysis(self) -> CostAnalysis | None:
         """XLA's estimate of the work, before optimization; `None` if it is not here."""
-        here = _jax.platform_here()
+        here = self._here
         return cost_analysis_of(self._for(here)) if here in self.platforms else None
 
     def compile(
@@ -243,12 +243,13 @@ class Lowered(Generic[P, R]):
 
         **Raises:** [`staged.PlatformMismatchError`][] if this is no lowering for this
         machine's platform; [`staged.OptionError`][] and
-        [`staged.CompilerOptionError`][] for an option that XLA cannot take or refuses; [`staged.DonationError`][] if XLA cannot use a donated buffer and
+        [`staged.CompilerOptionError`][] for an option that XLA cannot take or refuses;
+        [`staged.DonationError`][] if XLA cannot use a donated buffer and
         `unused_donation="error"`.
         """
         call = self.call
         given = compiler_options_of(compiler_options or {})
-        lowered = self._for(_jax.platform_here())
+        lowered = self._for(self._here)
         try:
             compiled = lowered.compile(compiler_options=given)
         except _jax.JaxRuntimeError as error:
@@ -262,8 +263,18 @@ class Lowered(Generic[P, R]):
             check_compiled(
                 compiled, call.dynamic_paths, call.donated_mask, unused, call.fun_name
             )
-        caller = make_caller(self._staging, call, compiled, waits=self._waits)
+        caller = make_caller(
+            self._staging,
+            call,
+            compiled,
+            waits=self._waits,
+            reads_random=self._reads_random,
+        )
         return Compiled(call=call, compiled=compiled, out=self._out, caller=caller)
+
+    @property
+    def _here(self) -> str:
+        return _jax.platform_here(self._lowered[0][1])
 
     def _for(self, platform: str) -> Any:
         for name, lowered in self._lowered:
@@ -336,7 +347,7 @@ class Compiled(Generic[P, R]):
     @property
     def output_shardings(self) -> Any:
         """Where the result is: a sharding in place of each array."""
-        return unpack(self._compiled.output_shardings)
+        return unpack(_jax.output_shardings(self._compiled))
 
     def as_text(self) -> str | None:
         """The optimized program as text, or `None` if the backend has none."""
@@ -370,8 +381,7 @@ class Compiled(Generic[P, R]):
         found = tuple(filter(self._caller.counts, self.call.diff(given)))
         if found:
             refuse(found, self.fun_name)
-        caller = attrs.evolve(self._caller, staging=staging)
-        return attrs.evolve(self, caller=caller)
+        return attrs.evolve(self, caller=self._caller.with_staging(staging))
 
     def __repr__(self) -> str:
         return _show(self)

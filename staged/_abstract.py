@@ -1,6 +1,6 @@
 """What a stage knows of an array: its abstract value, and the context it is used in.
 
-This module uses `_jax` alone.
+This module uses `_errors` and `_jax`.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Context:
     mesh: Any = None
 
     def numerics(self) -> tuple[Any, ...]:
-        """What decides the numbers that come out, and is in the key of JAX's dispatch."""
+        """What decides the numbers that come out; JAX's dispatch looks at it."""
         return tuple(
             getattr(self, field.name)
             for field in attrs.fields(Context)

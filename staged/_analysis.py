@@ -1,6 +1,6 @@
 """What the compiler says of a program: work and memory, as frozen records.
 
-This module imports nothing of the package.
+This module uses `_errors` alone.
 """
 
 from __future__ import annotations

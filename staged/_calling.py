@@ -2,9 +2,10 @@
 
 JAX's C++ dispatch knows every signature that has been checked before: the structure,
 the shapes, dtypes, weak types and shardings, and JAX's configuration. So the checks run
-in its `miss`, once for each, and what explains a failure runs after the failure. This
-module uses `_abstract`, `_call`, `_diff`, `_donation`, `_equinox`, `_errors`, `_guards`,
-`_jax`, `_output`, `_staging` and `_static`.
+in its `miss`, once for each, and what explains a failure runs after the failure.
+
+This module uses `_abstract`, `_call`, `_diff`, `_donation`, `_equinox`, `_errors`,
+`_guards`, `_jax`, `_output`, `_staging` and `_static`.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Inputs:
 
     @property
     def as_they_are(self) -> bool:
-        """Whether JAX's dispatch, which flattens too, can take the values themselves."""
+        """Whether the dispatch, which flattens too, can take the values themselves."""
         return self.mask is None and not self.numbers and self.targets is None
 
     def of(self, values: Any) -> Sequence[Any]:
@@ -170,7 +171,7 @@ class Caller:
         raise error
 
     def refuse(self, given: BoundCall) -> None:
-        """Raise for a record that is not the one of the executable, as far as it counts."""
+        """Raise for a record that differs from the executable's where that counts."""
         found = tuple(
             self._as_placed(d) for d in self.call.diff(given) if self.counts(d)
         )
@@ -294,7 +295,7 @@ def misplaced(call: BoundCall, targets: Sequence[Any]) -> CallMismatchError | No
 
 
 def number_places(call: BoundCall, dynamic: Callable[[Any], bool]) -> tuple[int, ...]:
-    """The inputs for which JAX's dispatch would take a Python number, a static value."""
+    """The inputs where JAX's dispatch would take a number, which is a static value."""
     return tuple(
         index
         for index, aval in enumerate(call.avals)

@@ -1,6 +1,6 @@
 """The differences of two calls, leaf by leaf, in the user's own terms.
 
-This module uses `_abstract`, `_jax`, `_reprs` and `_static`.
+This module uses `_abstract`, `_errors`, `_jax`, `_reprs` and `_static`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class Difference:
 
     def _by_identity(self) -> bool:
         """Whether the two values read alike, and are different objects all the same."""
-        expected, given = map(without_addresses, (shown(self.expected), shown(self.given)))
+        expected, given = map(
+            without_addresses, (shown(self.expected), shown(self.given))
+        )
         return expected == given and compares_by_identity(self.expected)
 
 

@@ -141,8 +141,6 @@ def parse_donation(donate: Any, unused: Any) -> Donation:
     return Donation(False, False, False, names, unused or "warn")
 
 
-# --- buffers that no output can use -----------------------------------------------
-
 _filters = threading.Lock()
 
 
@@ -253,8 +251,8 @@ def explain_buffers(
         if shared:
             twice = (first[shared[0]], path)
             return DonationError(
-                f"`{fun_name}`: {_quoted(twice)} share one buffer, which is donated: it "
-                "can be given only once.\n"
+                f"`{fun_name}`: {_quoted(twice)} share one buffer, which is donated: "
+                "it can be given only once.\n"
                 "Pass a copy (`jnp.copy`), or do not donate it.",
                 paths=twice,
             )

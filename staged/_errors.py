@@ -59,9 +59,9 @@ class ArgumentTypeError(StagedError, BeartypeCallHintParamViolation, TypeError):
     It is `beartype`'s error too, whose text it has.
     """
 
-    def __init__(self, message: str, culprits: tuple[object, ...]) -> None:
+    def __init__(self, message: str, culprits: tuple[Any, ...]) -> None:
         message = re.sub(r"staged\._\w+\.", "staged.", message)
-        super().__init__(message, culprits)
+        super().__init__(message, culprits)  # pyright: ignore[reportUnknownMemberType]  # beartype's
         type(self).__module__ = "staged"  # `beartype` has put its own there
 
 

@@ -55,9 +55,6 @@ def require_top_level(
         )
 
 
-# --- what a function closes over --------------------------------------------------
-
-
 @final
 @checked
 @attrs.frozen(kw_only=True)

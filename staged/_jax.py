@@ -36,7 +36,6 @@ _Flatten = Callable[[Any], tuple[Any, Any]]
 _Unflatten = Callable[[Any, Any], Any]
 _Keyed = tuple[list[tuple[Any, Any]], Any]
 
-# --- types that JAX lacks ---------------------------------------------------------
 
 # What comes from JAX's C++ part has no type, and what mentions it but half of one. All
 # that the package uses of it passes through here; the public names keep their names.
@@ -59,6 +58,7 @@ LAYOUTS: tuple[type[Any], ...] = (layout.Format, layout.Layout)
 """What may stand for a sharding and say how the data are laid out, too."""
 block_until_ready: Callable[[Any], Any] = _any_jax.block_until_ready
 device_put: Callable[[Any, Any], Any] = _any_jax.device_put
+devices: Callable[[str], Any] = _any_jax.devices
 eval_shape: Callable[[Callable[[Any], Any], Any], Any] = _any_jax.eval_shape
 keystr: Callable[[Sequence[Any]], str] = _any_tree.keystr
 register_pytree_node: Callable[[type[Any], _Flatten, _Unflatten], None]
@@ -75,9 +75,6 @@ jit: Callable[..., Any] = _any_api.jit
 
 Miss = Callable[..., tuple[Any, Any, Any]]
 """`(*leaves) -> (outputs, data for the fast path or None, flag)`, as JAX's C++ asks."""
-
-
-# --- dispatch ---------------------------------------------------------------------
 
 
 def dispatcher(
@@ -154,8 +151,6 @@ def buffers(array: Any) -> list[tuple[Any, int]]:
     ]
 
 
-# --- traces -----------------------------------------------------------------------
-
 _TRANSFORMATIONS = {
     "DynamicJaxprTrace": "jit/make_jaxpr/eval_shape/scan/cond/while_loop",
     "LinearizeTrace": "grad/vjp/linearize",
@@ -181,9 +176,6 @@ def transformation(tracer: Any = None) -> str:
     trace: Any = _any_core.trace_ctx.trace if tracer is None else tracer._trace
     name = type(trace).__name__
     return _TRANSFORMATIONS.get(name, name.removesuffix("Trace"))
-
-
-# --- traced -----------------------------------------------------------------------
 
 
 def captured_constants(traced: jax.stages.Traced) -> list[Any]:
@@ -218,9 +210,6 @@ def equations(jaxpr: Any) -> Iterator[Any]:
             for eqn in item.eqns:
                 yield eqn
                 pending.extend(eqn.params.values())
-
-
-# --- lowered and compiled ---------------------------------------------------------
 
 
 def platform(lowered: jax.stages.Lowered) -> str:

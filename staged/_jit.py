@@ -1,7 +1,7 @@
 """`jit` and what it returns: the entrance to the stages, and the ordinary call.
 
-This module uses all others. It does without `from __future__ import annotations`:
-`beartype` takes no `ParamSpec` from a string.
+It does without `from __future__ import annotations`: `beartype` takes no `ParamSpec`
+from a string. This module uses `_stages` and what stands under it, and `_programs`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

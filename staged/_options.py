@@ -100,7 +100,7 @@ class Options:
         if backend is None:
             return
         try:
-            jax.devices(backend)
+            _jax.devices(backend)
         except RuntimeError as error:
             raise OptionError(
                 f"`{fun_name}`: there is no `backend` {backend!r} here.\n  {error}",
@@ -191,7 +191,7 @@ def _check_shardings(tree: Any) -> None:
 
 
 def compiler_options_of(options: Any) -> dict[str, Any]:
-    """Options for XLA as a dict; raises `OptionError` where XLA can take no such thing."""
+    """Options for XLA as a dict; `OptionError` where XLA can take no such thing."""
     if not isinstance(options, Mapping):
         raise OptionError(
             f"`compiler_options` must map names to values, given {options!r}.",

@@ -2,7 +2,8 @@
 
 JAX's own caches then tell shapes, dtypes, shardings and contexts apart. A program is
 found again by the structure of a call's values; nothing here keeps a function alive.
-This module uses all of the above but `_guards`, and no stage.
+This module uses `_call`, `_donation`, `_equinox`, `_jax`, `_options`, `_output` and
+`_static`.
 """
 
 from __future__ import annotations
@@ -128,8 +129,6 @@ def _jit_miss(
 
     return miss
 
-
-# --- finding a program again ------------------------------------------------------
 
 _PLAIN = frozenset((int, bool, str, bytes, type(None), type(DEFAULT)))
 """Types whose values are strictly equal if they are equal and of one type."""

@@ -1,8 +1,9 @@
 """The stages `Traced -> Lowered -> Compiled`: immutable values with the one record.
 
-A transition is a method that makes a new value from an old one. This module uses all of
-the above, and nothing of `_jit`. It does without `from __future__ import annotations`:
-`beartype` takes no `ParamSpec` from a string.
+A transition is a method that makes a new value from an old one. It does without
+`from __future__ import annotations`: `beartype` takes no `ParamSpec` from a string.
+This module uses `_analysis`, `_call`, `_calling`, `_donation`, `_equinox`, `_errors`,
+`_guards`, `_jax`, `_options`, `_output`, `_reprs` and `_staging`.
 """
 
 from collections.abc import Callable, Mapping

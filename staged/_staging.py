@@ -1,6 +1,6 @@
 """A function with the options of `jit`: what `Jitted` and every stage are about.
 
-This module uses `_call`, `_options`, `_signature` and `_static`.
+This module uses `_call`, `_jax`, `_options`, `_signature` and `_static`.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def _compared_fields(kind: type[Any]) -> tuple[str, ...] | None:
     `Config(1) == Config(1.0)` where `==` was generated from the fields: they are to be
     compared strictly. A class that defines its own `==` is taken at its word.
     """
-    owner = next(base for base in kind.__mro__ if "__eq__" in base.__dict__)
+    owner: Any = next(base for base in kind.__mro__ if "__eq__" in base.__dict__)
     if dataclasses.is_dataclass(owner):
         names = [field.name for field in dataclasses.fields(owner) if field.compare]
         generated = dataclasses.make_dataclass("_", names)
@@ -181,9 +181,6 @@ def tree_key(treedef: Any) -> Hashable:
     return kind, strict_key(aux), tuple(map(tree_key, treedef.children()))
 
 
-# --- hygiene ----------------------------------------------------------------------
-
-
 def check_static(
     value: Any, path: str, fun_name: str, *, is_leaf: bool = False
 ) -> None:
@@ -196,8 +193,10 @@ def check_static(
             "value. Pass a tuple, a frozenset or a frozen dataclass instead, or an "
             "array if the value changes from call to call."
         )
-        array = isinstance(value, jax.Array)
-        if is_leaf and (array or isinstance(value, NUMPY[0]) and holdable(value.dtype)):
+        is_array = isinstance(value, jax.Array) or (
+            isinstance(value, NUMPY[0]) and holdable(value.dtype)
+        )
+        if is_leaf and is_array:
             way_out = (
                 "It is static since `dynamic` says so, and an array has no hash. Let "
                 "`dynamic` answer True for it, or pass its values in a tuple."

@@ -71,9 +71,6 @@ def texts(mine, other):
     return [str(difference) for difference in mine.diff(other)]
 
 
-# --- what it shows ----------------------------------------------------------------
-
-
 def test_what_a_record_shows():
     """A record names what is dynamic, static and donated, in the user's terms."""
     jitted = staged.jit(function, donate="x")
@@ -244,9 +241,6 @@ def test_no_array_is_held():
     del array
     assert watch() is None
     assert record.dynamic_paths == ("x['a']", "extra")
-
-
-# --- what is different ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

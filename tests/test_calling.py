@@ -155,9 +155,6 @@ def test_another_failure_in_a_program_with_error_if():
             call(X)
 
 
-# --- how programs are kept --------------------------------------------------------
-
-
 def test_programs_are_bounded(monkeypatch):
     """The oldest program goes when there are too many, and is made again if needed."""
     monkeypatch.setattr(_programs, "LIMIT", 2)
@@ -207,9 +204,6 @@ def test_plans_of_spellings_are_bounded(monkeypatch):
         np.testing.assert_array_equal(jitted(X, n=2), X * 2)
         np.testing.assert_array_equal(jitted(x=X, n=3), X * 3)
         np.testing.assert_array_equal(jitted(n=4, x=X), X * 4)
-
-
-# --- names of what is captured ----------------------------------------------------
 
 
 class Holder:
@@ -290,9 +284,6 @@ def test_a_callable_with_a_name_is_shown_by_it():
 
     record = staged.jit(lambda f, x: f(x)).trace(Named(), X).call
     assert repr(record).splitlines()[1] == "  f = <function activation>"
-
-
-# --- odd functions and places -----------------------------------------------------
 
 
 class Scale(eqx.Module):

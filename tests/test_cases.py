@@ -52,9 +52,6 @@ def negative(x):
     return -x
 
 
-# --- calls and signatures ---------------------------------------------------------
-
-
 def test_a_wrong_static_value_is_refused():
     """Compiled for 4 and called with 5, it does not compute with 4."""
     call = compiled(scale, X, 4)
@@ -222,9 +219,6 @@ def test_weak_and_strong_types_are_told_apart():
     )
 
 
-# --- under a trace ----------------------------------------------------------------
-
-
 def test_lowering_a_function_that_closes_over_a_tracer():
     """It is refused when it is traced, and the variable is named."""
 
@@ -286,9 +280,6 @@ def test_transformations_of_a_compiled_call(transform, name):
     assert (caught.value.path, caught.value.transformation) == ("x", name)
 
 
-# --- donation ---------------------------------------------------------------------
-
-
 def test_donation_by_name():
     """Only the leaves of the named parameter are donated, and the record says which."""
 
@@ -336,9 +327,6 @@ def test_donated_twice_and_used_again():
         call(once, once)
     assert caught.value.paths == ("x", "y")
     assert not once.is_deleted()
-
-
-# --- speed, memory, devices -------------------------------------------------------
 
 
 def test_a_call_does_not_wait_for_its_result():

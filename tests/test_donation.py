@@ -263,9 +263,6 @@ def test_unused_donation_is_checked():
     assert info.value.option == "unused_donation"
 
 
-# --- what is never donated --------------------------------------------------------
-
-
 @pytest.mark.parametrize("donate", ["all", "all-except-first", ("a", "w")])
 def test_a_default_array_is_never_donated(donate):
     """The default of a parameter survives every call, also when it is passed itself."""
@@ -322,9 +319,6 @@ def test_numpy_arrays_and_numbers_are_not_harmed():
     for _ in range(2):
         assert jitted(x, 2.0).tolist() == [2, 2, 2]
     assert x.tolist() == [1, 1, 1]
-
-
-# --- donated buffers that cannot be used ------------------------------------------
 
 
 def wasteful(**options):
@@ -550,9 +544,6 @@ def test_nothing_is_donated_under_a_trace():
     assert not any(a.is_deleted() for a in (x, y, k))
     assert staged.jit(three, donate="all").eval_shape(x, y, k=k)[0].shape == (3,)
     assert not any(a.is_deleted() for a in (x, y, k))
-
-
-# --- buffers that are gone or given twice -----------------------------------------
 
 
 def _both(fun, *args, **options):

@@ -146,8 +146,8 @@ ERRORS = [
         "`scale`: the static value at `n` cannot be hashed and compared.\n"
         "  `n` is of type `set`, {1}: unhashable type: 'set'\n"
         "Every leaf that is no array is static, and a program is made for its value. "
-        "Pass a tuple, a frozenset or a frozen dataclass instead, or an array if the value changes from "
-        "call to call.",
+        "Pass a tuple, a frozenset or a frozen dataclass instead, or an array if the "
+        "value changes from call to call.",
     ),
     (
         _bad_object,

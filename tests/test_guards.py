@@ -120,9 +120,6 @@ def compiled():
     return staged.jit(double).lower(X).compile()
 
 
-# --- compiled functions -----------------------------------------------------------
-
-
 @transformations
 def test_compiled_refuses_a_tracer(transform, where, compiled):
     """A compiled function names the traced argument and the transformation."""
@@ -300,9 +297,6 @@ def test_refusal_leaves_no_trace_behind(compiled):
     assert compiled(X).tolist() == [0, 2, 4]
 
 
-# --- jitted functions -------------------------------------------------------------
-
-
 @transformations
 def test_jitted_is_transparent(transform, where):
     """A jitted function gives under a transformation what the function itself gives."""
@@ -412,8 +406,6 @@ def test_jaxpr_of_an_outer_trace_holds_the_inner_call():
     jaxpr = jax.make_jaxpr(staged.jit(double))(X)
     assert [eqn.params["name"] for eqn in jaxpr.eqns] == ["double"]
 
-
-# --- the names of closed-over tracers ---------------------------------------------
 
 GLOBAL = None
 

@@ -73,9 +73,6 @@ FORMS = {
 every_form = pytest.mark.parametrize("jitted", FORMS.values(), ids=FORMS)
 
 
-# --- what it looks like -----------------------------------------------------------
-
-
 def test_a_jitted_function_looks_like_its_function():
     """Names, documentation, annotations and signature are those of the function."""
     fun = annotated.__wrapped__
@@ -218,9 +215,6 @@ def test_it_can_be_copied_and_pickled():
         assert copy.deepcopy(jitted)(X).tolist() == [0, 4, 8]
 
 
-# --- a pytree ---------------------------------------------------------------------
-
-
 def arrays(tree):
     """The arrays of a tree, as lists."""
     return [leaf.tolist() for leaf in jtu.tree_leaves(tree) if eqx.is_array(leaf)]
@@ -339,9 +333,6 @@ def test_the_arrays_of_a_jitted_argument_of_jax():
     assert jax.jit(lambda fun, x: fun(x))(jitted, X).tolist() == [0, 1, 2]
     batch = jtu.tree_map(lambda leaf: jnp.stack([leaf, 2 * leaf]), jitted)
     assert jax.vmap(lambda fun: fun(X))(batch).tolist() == [[0, 1, 2], [0, 2, 4]]
-
-
-# --- under transformations --------------------------------------------------------
 
 
 def test_under_every_transformation():

@@ -20,9 +20,6 @@ import staged
 EXAMPLES = settings(max_examples=40)
 
 
-# --- what stands in arguments -----------------------------------------------------
-
-
 class Colour(enum.Enum):
     """A static value of an enum."""
 
@@ -134,9 +131,6 @@ def containers(children):
 trees = st.recursive(leaves, containers, max_leaves=5)
 
 
-# --- what a function does, and when two results are the same ----------------------
-
-
 def work(leaf):
     """Compute with an array, of whatever kind; leave the rest as it is."""
     if not is_array(leaf):
@@ -219,8 +213,6 @@ def assert_every_way_agrees(fun, args, kwargs):
     for stage in (jitted.trace(*args, **kwargs), compiled):
         assert described(stage.out_info, values=False) == abstract
 
-
-# --- calls of functions of every signature ----------------------------------------
 
 NAMES = ("self", "fun", "args", "kwargs", "cls", "call", "x", "name", "staging")
 KINDS = inspect.Parameter
@@ -371,9 +363,6 @@ def test_a_record_spells_its_own_call(call):
     args, kwargs = call.spellings()[-1]
     record = jitted.trace(*args, **kwargs).call
     assert jitted.trace(*record.args, **record.kwargs).call == record
-
-
-# --- arguments of every structure -------------------------------------------------
 
 
 @EXAMPLES

@@ -398,9 +398,6 @@ def test_what_is_not_callable():
     assert caught.value.option == "fun"
 
 
-# --- defaults ---------------------------------------------------------------------
-
-
 def counted(x, *rest, n=(), w=X, m={1}, **named):  # noqa: B006  # the point of the test
     """A function that tells whether it got its own defaults."""
     return x + w, m, n, rest, named

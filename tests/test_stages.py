@@ -152,9 +152,6 @@ def test_a_backend_without_memory_analysis_has_none(answer):
     assert memory_analysis_of(_Backend(answer)) is None
 
 
-# --- platforms --------------------------------------------------------------------
-
-
 def test_one_lowering_for_each_platform(traced):
     """A lowering for several platforms holds one program each, and compiles here."""
 
@@ -259,9 +256,6 @@ def test_shardings_are_those_of_the_program(mesh):
     assert n == 3
 
 
-# --- programs that call back ------------------------------------------------------
-
-
 def positive(x):
     """The argument, unless an element is negative."""
     return eqx.error_if(x, x < 0, "it is negative")
@@ -304,9 +298,6 @@ def test_other_callbacks_keep_their_errors():
         with pytest.raises(jax.errors.JaxRuntimeError, match="of the host") as caught:
             jax.block_until_ready(call(X))
         assert not isinstance(caught.value, eqx.EquinoxRuntimeError)
-
-
-# --- other functions --------------------------------------------------------------
 
 
 def test_with_fun_takes_a_function_of_the_same_structure():

@@ -155,12 +155,10 @@ JITTED = staged.jit(use)
 
 WAY_OUT = (
     "Every leaf that is no array is static, and a program is made for its value. "
-    "Pass a tuple, a frozenset or a frozen dataclass instead, or an array if the value changes from call "
-    "to call."
+    "Pass a tuple, a frozenset or a frozen dataclass instead, or an array if the value "
+    "changes from call to call."
 )
 
-
-# --- equality ---------------------------------------------------------------------
 
 NAN = float("nan")
 
@@ -264,9 +262,6 @@ def test_a_value_without_weak_references_keeps_its_identity():
     assert JITTED.trace(X, one).call == JITTED.trace(X, one).call
     assert JITTED.trace(X, one).call != JITTED.trace(X, two).call
     assert held_weakly(one)() is one
-
-
-# --- refusals ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -484,9 +479,6 @@ def test_code_is_trusted():
         del Plain.shared
 
 
-# --- structures -------------------------------------------------------------------
-
-
 def test_the_parts_of_a_dictionary_of_each_kind():
     """Keys, their order where it counts, and a default factory are structure."""
     trace = staged.jit(lambda tree: 0).trace
@@ -553,9 +545,6 @@ def test_two_static_fields_of_a_dataclass_of_one_value():
         assert list(map(str, mine.diff(trace(Record(*values)).call))) == [
             f"`tree.{name}`: compiled for 0, given 5 (static value)"
         ]
-
-
-# --- NumPy ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

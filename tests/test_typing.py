@@ -72,9 +72,6 @@ def _record_classes():
     return [c for c in _public().values() if inspect.isclass(c) and attrs.has(c)]
 
 
-# --- records ----------------------------------------------------------------------
-
-
 def test_every_public_record_is_looked_at(records):
     """The other tests of records leave none out."""
     assert {type(record) for record in records} == set(_record_classes())
@@ -199,9 +196,6 @@ def test_generic():
     """The stages and `Jitted` take parameters and a result, also at run time."""
     for cls in (staged.Jitted, staged.Traced, staged.Lowered, staged.Compiled):
         assert cls[[int], str].__origin__ is cls
-
-
-# --- public names -----------------------------------------------------------------
 
 
 def test_public_names():
@@ -353,9 +347,6 @@ def test_abstract():
         staged.abstract((3,), "no dtype")
 
 
-# --- methods ----------------------------------------------------------------------
-
-
 class Model(eqx.Module):
     weight: jax.Array
 
@@ -470,8 +461,6 @@ def test_no_class_method_of_something_else():
     ):
         staged.jit(staticmethod(3))
 
-
-# --- type checkers at run time ----------------------------------------------------
 
 MODULE = """
 import equinox as eqx

@@ -38,9 +38,6 @@ class Case:
     limits: tuple[Limit, ...] = ()
 
 
-# --- models -----------------------------------------------------------------------
-
-
 class Net(eqx.Module):
     """`2 * n + 1` small arrays in Modules, with static fields and a static leaf."""
 
@@ -105,9 +102,6 @@ def _calls(
     }
 
 
-# --- calls ------------------------------------------------------------------------
-
-
 def two_arrays() -> Calls:
     """The least that a call can be."""
     return _calls(jnp.add, jnp.ones(2), jnp.ones(2))
@@ -163,9 +157,6 @@ def static_heavy() -> Calls:
         "x": jnp.ones(2),
     }
     return _calls(scaled, settings, jnp.ones(2))
-
-
-# --- training ---------------------------------------------------------------------
 
 
 class Loss:

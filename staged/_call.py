@@ -24,7 +24,7 @@ from ._diff import Difference, differences
 from ._donation import Donation
 from ._errors import OptionError, checked
 from ._reprs import static_text
-from ._signature import Binder, Parameter, Parameters
+from ._signature import ABSENT, Binder, Parameter, Parameters
 from ._static import (
     NUMPY,
     check_static,
@@ -100,7 +100,11 @@ def path_of(parameters: Parameters, keys: Sequence[Any]) -> str:
 
 def _keyword_path(parameters: Parameters, parameter: Parameter, name: str) -> str:
     """The path of one of `**kwargs`: its name, unless a parameter bears it too."""
-    others = (p.name for p in parameters.items if p is not parameter)
+    others = (
+        p.name
+        for p in parameters.items
+        if p is not parameter and p.default is not ABSENT
+    )
     return f"**{parameter.name}[{name!r}]" if name in others else name
 
 
@@ -109,7 +113,8 @@ def named(parameters: Parameters, values: Sequence[Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for parameter, value in zip(parameters.items, values, strict=True):
         if parameter.kind is not Parameter.VAR_KEYWORD:
-            result[parameter.name] = value
+            if value is not ABSENT:
+                result[parameter.name] = value
             continue
         for name, item in value.items():
             result[_keyword_path(parameters, parameter, name)] = item

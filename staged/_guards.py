@@ -169,7 +169,7 @@ def _reached(name: str, item: Any) -> Iterator[tuple[str, Any]]:
     """What can be reached from an object in one step, by the name in the code."""
     if isinstance(item, types.FunctionType):
         yield from _variables(item)
-    elif isinstance(item, (types.MethodType,)):
+    elif isinstance(item, types.MethodType):
         yield from _reached(name, item.__func__)
         yield "self", item.__self__
     elif isinstance(item, (jax.Array, np.ndarray, str, bytes, type, types.ModuleType)):

@@ -161,6 +161,37 @@ _TRANSFORMATIONS = {
 }
 
 
+def _closed_over(fun: Any) -> dict[str, Any]:
+    code, cells = getattr(fun, "__code__", None), getattr(fun, "__closure__", None)
+    if code is None or not cells:
+        return {}
+    names = zip(code.co_freevars, cells, strict=True)
+    return {name: cell.cell_contents for name, cell in names}
+
+
+# A filter of tracebacks stands before the function that `jax.vmap` makes.
+_any_vmap: Any = _any_api.vmap(len)
+_FILTER, _VMAP = _any_vmap.__code__, _closed_over(_any_vmap)["fun"].__code__
+
+
+def maps_by_position(fun: Any) -> bool:
+    """Whether a function is one of `jax.vmap` to which a keyword means another thing.
+
+    It maps keyword arguments over their first axis, whatever `in_axes` says.
+    """
+    if getattr(fun, "__code__", None) is not _FILTER:
+        return False
+    inner = _closed_over(fun)["fun"]
+    if getattr(inner, "__code__", None) is not _VMAP:
+        return False
+    in_axes = _closed_over(inner)["in_axes"]
+    return any(axis != 0 for axis in _any_tree.tree_leaves(in_axes, is_leaf=_is_none))
+
+
+def _is_none(item: Any) -> bool:
+    return item is None
+
+
 def may_compute() -> bool:
     """Whether concrete arrays are computed with at once, here and now.
 
@@ -292,13 +323,17 @@ def output_shardings(compiled: jax.stages.Compiled) -> Any:
     )
 
 
-_prng_impl: Any = config.default_prng_impl
-_seed_offset: Any = config.random_seed_offset
+prng_impl: Any = config.default_prng_impl
+seed_offset: Any = config.random_seed_offset
+"""The kind of random keys and the offset of seeds, which no key of JAX's holds.
+
+Their `value` costs less than the public way to them.
+"""
 
 
 def random_settings() -> tuple[str, int]:
-    """The kind of random keys and the offset of seeds, which no key of JAX's holds."""
-    return _prng_impl.value, _seed_offset.value
+    """Both of these."""
+    return prng_impl.value, seed_offset.value
 
 
 def reads_random_settings(jaxpr: Any) -> bool:

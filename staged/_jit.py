@@ -26,13 +26,19 @@ import jax
 from . import _jax
 from ._beartype import Attributes, CopiedAttributes
 from ._call import BoundCall
-from ._calling import abstract_argument, misplaced, place, unplaced
+from ._calling import (
+    abstract_argument,
+    floating_point_error,
+    misplaced,
+    place,
+    unplaced,
+)
 from ._donation import Donate, UnusedDonation, blames_buffer, explain_buffers
 from ._errors import OptionError, StagedError
 from ._guards import closed_over_tracers, reaches_tracer
 from ._options import UNSPECIFIED, Options, parse_options, refused_by_xla, resolved
 from ._output import PACKED, unpack
-from ._programs import Program, Programs, make_program, programs_for
+from ._programs import Program, Programs, Table, make_program, programs_for
 from ._reprs import static_text
 from ._signature import Form, call_object, function_parts
 from ._stages import Lowered, Traced, make_traced
@@ -58,7 +64,6 @@ class _Entry:
     staging: Staging
     programs: Programs
     plain: int
-    arrays: dict[tuple[type, ...], Program]
     reshards: bool
 
     @staticmethod
@@ -66,8 +71,7 @@ class _Entry:
         """The entry of a function, with what its ordinary call looks at."""
         options = staging.options
         reshards = options.reshard and bool(options.in_shardings)
-        plain = staging.binder.plain
-        return _Entry(staging, programs, plain, programs.of_arrays, reshards)
+        return _Entry(staging, programs, staging.binder.plain, reshards)
 
     @property
     def _name(self) -> str:
@@ -75,18 +79,20 @@ class _Entry:
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The ordinary call."""
+        table = self.programs.table()
         program, inputs = None, args
         if kwargs or len(args) != self.plain:
             values = self.staging.binder.bind(args, kwargs)
         else:
             values = args
-            program = self.arrays.get(tuple(map(type, args)))
+            program = table.of_arrays.get(tuple(map(type, args)))
         if program is None:
-            found = self.programs.find(values) or self._first(args, kwargs)
-            program, inputs = found
-        if self.reshards:
-            call, _ = self.staging.bind(args, kwargs)
-            inputs = place(inputs, self._targets(call))
+            found = self.programs.find(table, values)
+            program, inputs = found or self._first(table, args, kwargs)
+        if self.reshards and program.shardings is not None:
+            name = self._name
+            targets = [resolved(target, name) for target in program.shardings]
+            inputs = place(inputs, targets)
         try:
             out = program.call(*inputs)
         except (StagedError, eqx.EquinoxRuntimeError):
@@ -94,10 +100,21 @@ class _Entry:
         except (TypeError, ValueError, RuntimeError) as error:
             self._explain(args, kwargs, error)
             raise
+        except _jax.FloatingPointFailure as failure:
+            self._find_line(program, inputs)
+            raise floating_point_error(self._name, failure) from None
         return unpack(out) if type(out) in PACKED else out
 
+    def _find_line(self, program: Program, inputs: Sequence[Any]) -> None:
+        """Run a function line by line, so that `jax.debug_nans` tells which it is."""
+        try:
+            program.flat(*inputs)
+        except RuntimeError as error:
+            if not blames_buffer(error):  # else what was donated is gone
+                raise
+
     def _first(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, table: Table, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Program, Sequence[Any]]:
         """The program of a call that is not known yet, and its inputs."""
         call, inputs = self.staging.bind(args, kwargs)
@@ -105,9 +122,9 @@ class _Entry:
             if isinstance(leaf, jax.ShapeDtypeStruct):
                 raise abstract_argument(self._name, path, leaf)
         program = self._program(call)
-        if self.programs.get(call) is program:
+        if (table.prng_impl, table.seed_offset) == call.context.random():
             values = self.staging.binder.bind(args, kwargs)
-            self.programs.remember(call, program, values)
+            self.programs.remember(call, table, values)
         return program, inputs
 
     def _program(self, call: BoundCall) -> Program:
@@ -144,8 +161,7 @@ class _Entry:
 
     def _targets(self, call: BoundCall) -> Sequence[Any]:
         """The sharding that `in_shardings` asks of each dynamic leaf, or `None`."""
-        mask = call.partition.mask
-        found = self.staging.options.shardings(call.by_name, mask, self._name)
+        found = self.staging.options.shardings(call)
         if found is None:
             return (None,) * len(call.avals)
         return [resolved(target, self._name) for target in found]

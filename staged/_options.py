@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 from typing import Any, cast, final
 
 import attrs
@@ -15,7 +16,7 @@ import jax
 import jax.tree_util as jtu
 
 from . import _jax
-from ._call import Predicate
+from ._call import BoundCall, Predicate
 from ._donation import Donation, parse_donation
 from ._errors import CompilerOptionError, OptionError
 from ._signature import Binder, Parameter
@@ -80,19 +81,18 @@ class Options:
                     option="in_shardings",
                 )
 
-    def shardings(
-        self, named: Mapping[str, Any], mask: Sequence[bool], fun_name: str
-    ) -> tuple[Any, ...] | None:
+    def shardings(self, call: BoundCall) -> tuple[Any, ...] | None:
         """The sharding asked for each dynamic leaf; `None` if none is asked for."""
         if not self.in_shardings:
             return None
-        static = iter(mask)
+        mask = call.partition.mask
+        is_input = iter(mask)
         found: list[Any] = []
-        for name, tree in named.items():
+        for name, tree in call.by_name.items():
             prefix = self.in_shardings.get(name)
-            misfit = _Misfit(fun_name, "in_shardings", "argument")
-            found.extend(_broadcast(prefix, tree, name, static, misfit))
-        return tuple(s for s, m in zip(found, mask, strict=True) if m)
+            misfit = _Misfit(call.fun_name, "in_shardings", "argument")
+            found.extend(_broadcast(prefix, tree, name, is_input, misfit))
+        return tuple(compress(found, mask))
 
     def check_backend(self, fun_name: str) -> None:
         """Refuse a `backend` that is not here; JAX's are set up by asking for one."""

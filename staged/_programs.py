@@ -14,6 +14,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from itertools import compress
 from typing import Any, cast
 
@@ -30,6 +31,7 @@ from ._static import (
     DEFAULT,
     compares_by_identity,
     held_weakly,
+    identity_in,
     strict_key,
     tree_key,
 )
@@ -46,10 +48,16 @@ class _LeafName(str):
 
 @attrs.frozen(eq=False)
 class Program:
-    """A function of flat leaves: `jitted` for the stages, `call` for plain calls."""
+    """A function of flat leaves: `jitted` for the stages, `call` for plain calls.
+
+    `flat` is the function itself; `shardings` is what `in_shardings` asks for each
+    leaf, or `None` if it asks for nothing.
+    """
 
     jitted: Any
     call: Callable[..., Any]
+    flat: Callable[..., Any]
+    shardings: tuple[Any, ...] | None
 
 
 def make_program(
@@ -65,7 +73,10 @@ def make_program(
         statics = [static() for static in statics_held]
         args, kwargs = partition.arguments(leaves, statics)
         result = core_held()(*args, **kwargs)
-        return pack_placed(result, check_result) if placed else pack(result)
+        held = tuple(zip(statics, statics_held, strict=True))
+        if placed:
+            return pack_placed(result, held, check_result)
+        return pack(result, held)
 
     def check_result(result: Any, mask: Sequence[bool]) -> None:
         options.check_result(result, mask, name)
@@ -81,7 +92,7 @@ def make_program(
     )
     options.check_backend(name)
     passed = dict(options.passed)
-    shardings = options.shardings(call.by_name, partition.mask, name)
+    shardings = options.shardings(call)
     if shardings is not None:
         passed["in_shardings"] = shardings
     if placed:
@@ -93,7 +104,7 @@ def make_program(
     )
     del flat.__dict__["__wrapped__"]
     miss = _jit_miss(jitted, paths, donated, options, name)
-    return Program(jitted, _jax.dispatcher(name, miss, flat))
+    return Program(jitted, _jax.dispatcher(name, miss, flat), flat, shardings)
 
 
 def _jit_miss(
@@ -163,32 +174,117 @@ class _Structure:
     fronts: dict[Hashable, _Front] = attrs.field(factory=dict[Hashable, _Front])
 
 
-class Programs:
-    """The programs of one function, at most `LIMIT` of them.
+@attrs.frozen(eq=False)
+class Table:
+    """The programs that are known by the values of a call, under one pair of settings.
 
     A structure is looked up by its hash first. JAX's hash leaves static fields out, so
     that structures that differ in them alone meet; from the second one on they are told
     apart by a key of our own, whose cost does not grow with their number. `of_arrays`
-    has the programs for values that all are arrays, by their types.
+    has the programs for values that all are arrays, by their types. The settings are
+    those of random numbers, which no cache of JAX's looks at.
     """
 
-    __slots__ = ("__weakref__", "_by_key", "_predicate", "_structures", "of_arrays")
+    prng_impl: str
+    seed_offset: int
+    of_arrays: dict[tuple[type, ...], Program] = attrs.field(
+        factory=dict[tuple[type, ...], "Program"]
+    )
+    _structures: dict[int, _Structure | dict[Hashable, _Structure]] = attrs.field(
+        factory=dict[int, Any]
+    )
+
+    def find(self, treedef: Any) -> _Structure | None:
+        """The structure of some values, if it is known."""
+        structure: Any = self._structures.get(hash(treedef))
+        if type(structure) is dict:
+            structures = cast("dict[Hashable, _Structure]", structure)
+            structure = structures.get(tree_key(treedef))
+        if structure is None or structure.treedef != treedef:
+            return None
+        return structure
+
+    def structure(self, treedef: Any) -> _Structure:
+        """The same, made if it is not known."""
+        known = self._structures.get(hash(treedef))
+        if known is None:
+            known = self._structures[hash(treedef)] = _Structure(treedef)
+        if isinstance(known, _Structure):
+            if tree_key(known.treedef) == tree_key(treedef):
+                return known
+            known = {tree_key(known.treedef): known}
+            self._structures[hash(treedef)] = known
+        return known.setdefault(tree_key(treedef), _Structure(treedef))
+
+    def forget(
+        self, structure: _Structure, types: Hashable, front: _Front, key: Hashable
+    ) -> None:
+        """Forget a program, and what is empty without it."""
+        front.programs.pop(key, None)
+        if not front.programs:
+            structure.fronts.pop(types, None)
+        if structure.fronts:
+            return
+        code = hash(structure.treedef)
+        known = self._structures.get(code)
+        if isinstance(known, dict):
+            known.pop(tree_key(structure.treedef), None)
+        else:
+            self._structures.pop(code, None)
+
+
+@attrs.frozen(eq=False)
+class _Kept:
+    """A program, what watches over its static values, and where it is to be found."""
+
+    program: Program
+    guards: Sequence[Any]
+    places: list[Callable[[], object]] = attrs.field(factory=list[Any])
+
+    def forget(self) -> None:
+        """Let no table know the program."""
+        for forget in self.places:
+            forget()
+
+
+TABLES = 16
+"""For how many settings of random numbers the programs are known at once."""
+
+
+class Programs:
+    """The programs of one function, at most `LIMIT` of them."""
+
+    __slots__ = ("__weakref__", "_by_key", "_predicate", "_table", "_tables")
 
     def __init__(self, predicate: Predicate) -> None:
         self._predicate = None if predicate in _BY_TYPE else predicate
-        self._by_key: dict[Hashable, tuple[Program, Any]] = {}
-        self._structures: dict[int, _Structure | dict[Hashable, _Structure]] = {}
-        self.of_arrays: dict[tuple[type, ...], Program] = {}
+        self._by_key: dict[Hashable, _Kept] = {}
+        self._tables: dict[tuple[str, int], Table] = {}
+        self._table = Table(*_jax.random_settings())
 
-    def find(self, values: tuple[Any, ...]) -> tuple[Program, Sequence[Any]] | None:
+    def table(self) -> Table:
+        """The programs that are known under the settings in force here and now."""
+        table = self._table
+        if (
+            table.prng_impl is _jax.prng_impl.value
+            and table.seed_offset is _jax.seed_offset.value
+        ):
+            return table
+        settings = _jax.random_settings()
+        if len(self._tables) >= TABLES:
+            self.clear()
+        table = self._tables.setdefault(settings, Table(*settings))
+        self._table = table
+        return table
+
+    def find(
+        self, table: Table, values: tuple[Any, ...]
+    ) -> tuple[Program, Sequence[Any]] | None:
         """The program for some values and its inputs, if it is known already."""
         leaves, treedef = _jax.flatten(values)
-        structure: Any = self._structures.get(hash(treedef))
         try:
-            if type(structure) is dict:
-                structures = cast("dict[Hashable, _Structure]", structure)
-                structure = structures.get(tree_key(treedef))
-            if structure is None or structure.treedef != treedef:
+            structure = table.find(treedef)
+            if structure is None:
                 return None
             front = structure.fronts.get(self._types(leaves))
             if front is None:
@@ -211,8 +307,8 @@ class Programs:
 
     def get(self, call: BoundCall) -> Program | None:
         """The program of a record."""
-        known = self._by_key.get(call.program_key)
-        return None if known is None else known[0]
+        kept = self._by_key.get(_key(call))
+        return None if kept is None else kept.program
 
     def add(self, call: BoundCall, program: Program) -> Program:
         """Keep a program until one of its statics is gone, or too many came after it.
@@ -221,64 +317,60 @@ class Programs:
         """
         while len(self._by_key) >= LIMIT:
             self._drop(next(iter(self._by_key)))
-        key, programs = call.program_key, weakref.proxy(self)
+        key, programs = _key(call), weakref.proxy(self)
 
         def gone(_: Any) -> None:
             programs._drop(key)
 
-        guards = [
-            weakref.ref(static, gone)
-            for static in call.statics
-            if compares_by_identity(static)
-        ]
-        return self._by_key.setdefault(key, (program, guards))[0]
+        watched = [identity_in(static) for static in call.statics]
+        guards = [weakref.ref(w, gone) for w in watched if w is not None]
+        return self._by_key.setdefault(key, _Kept(program, guards)).program
 
-    def remember(
-        self, call: BoundCall, program: Program, values: tuple[Any, ...]
-    ) -> None:
-        """Let `find` know a program by the values of a call."""
+    def remember(self, call: BoundCall, table: Table, values: tuple[Any, ...]) -> None:
+        """Let `find` know a program that is kept by the values of a call."""
+        kept = self._by_key.get(_key(call))
+        if kept is None:
+            return
         leaves, treedef = _jax.flatten(values)
         mask = call.partition.mask
         flat = len(leaves) == len(values) and all(map(operator.is_, leaves, values))
         if flat and all(mask) and self._predicate is None:
-            self.of_arrays[tuple(map(type, values))] = program
+            types = tuple(map(type, values))
+            table.of_arrays[types] = kept.program
+            kept.places.append(partial(table.of_arrays.pop, types, None))
             return
-        structure = self._structure(treedef)
+        structure = table.structure(treedef)
         static = tuple(i for i, is_input in enumerate(mask) if not is_input)
         plain = all(type(leaves[i]) in _PLAIN for i in static)
-        front = structure.fronts.setdefault(
-            self._types(leaves), _Front(mask, static, plain)
-        )
-        front.programs[front.key(leaves)] = program
-
-    def _structure(self, treedef: Any) -> _Structure:
-        known = self._structures.get(hash(treedef))
-        if known is None:
-            known = self._structures[hash(treedef)] = _Structure(treedef)
-        if isinstance(known, _Structure):
-            if tree_key(known.treedef) == tree_key(treedef):
-                return known
-            known = {tree_key(known.treedef): known}
-            self._structures[hash(treedef)] = known
-        return known.setdefault(tree_key(treedef), _Structure(treedef))
+        types = self._types(leaves)
+        front = structure.fronts.setdefault(types, _Front(mask, static, plain))
+        key = front.key(leaves)
+        if key not in front.programs:
+            front.programs[key] = kept.program
+            kept.places.append(partial(table.forget, structure, types, front, key))
 
     def forget(self, call: BoundCall) -> None:
         """Let the next call like this one make a new program."""
-        self._drop(call.program_key)
+        self._drop(_key(call))
 
     def _drop(self, key: Hashable) -> None:
-        if self._by_key.pop(key, None) is not None:
-            self._structures.clear()
-            self.of_arrays.clear()
+        kept = self._by_key.pop(key, None)
+        if kept is not None:
+            kept.forget()
 
     def clear(self) -> None:
         """Forget every program."""
         self._by_key.clear()
-        self._structures.clear()
-        self.of_arrays.clear()
+        self._tables.clear()
+        self._table = Table(*_jax.random_settings())
 
     def __len__(self) -> int:
         return len(self._by_key)
+
+
+def _key(call: BoundCall) -> Hashable:
+    """What tells programs apart: JAX's own caches look at all the rest."""
+    return call.program_key, call.context.random()
 
 
 _shared: weakref.WeakKeyDictionary[Any, dict[Hashable, Programs]] = (

@@ -14,7 +14,7 @@ import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal, TypeGuard, final
 
 import attrs
 import equinox as eqx
@@ -153,11 +153,83 @@ def name_of(fun: Any) -> str:
     return name if isinstance(name, str) else type(fun).__name__
 
 
+@final
+class _Absent:
+    """Stands for a parameter that may be given by name, as a tree without leaves."""
+
+
+ABSENT: Any = _Absent()
+_jax.register_pytree_node(_Absent, lambda _: ((), None), lambda _, __: ABSENT)
+
+
+def _own_signature(fun: Any) -> inspect.Signature:
+    """The signature of a function; of one that it wraps if it hands all on to it.
+
+    `inspect` takes a decorator at its word that its function has the signature of the
+    other one, though it may take more than that, or have other defaults.
+    """
+    wrapped = getattr(fun, "__wrapped__", None)
+    if wrapped is None:
+        return inspect.signature(fun)
+    inner = _own_signature(wrapped)
+    try:
+        own = inspect.signature(fun, follow_wrapped=False)
+    except (ValueError, TypeError):
+        return inner
+    return inner if _hands_on(own, inner) else own
+
+
+def _hands_on(own: inspect.Signature, inner: inspect.Signature) -> bool:
+    """Whether each call that fits `inner` goes through `own` with the same meaning."""
+    kinds = [p.kind for p in own.parameters.values()]
+    if Parameter.VAR_POSITIONAL not in kinds or Parameter.VAR_KEYWORD not in kinds:
+        return False
+    theirs = list(inner.parameters.values())
+    for index, parameter in enumerate(own.parameters.values()):
+        if parameter.kind is Parameter.VAR_POSITIONAL:
+            return True
+        if index >= len(theirs) or not _alike(parameter, theirs[index]):
+            return False
+    return False
+
+
+def _alike(one: inspect.Parameter, other: inspect.Parameter) -> bool:
+    if one.kind is not Parameter.POSITIONAL_ONLY and one.name != other.name:
+        return False
+    return one.default is other.default or _same_static(one.default, other.default)
+
+
+def _by_spelling(signature: inspect.Signature) -> inspect.Signature:
+    """The signature of a function to which a keyword means another thing."""
+    parameters = list(signature.parameters.values())
+    kinds = [p.kind for p in parameters]
+    for index, parameter in enumerate(parameters):
+        if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD:
+            default = parameter.default
+            parameters[index] = parameter.replace(
+                kind=Parameter.POSITIONAL_ONLY,
+                default=ABSENT if default is Parameter.empty else default,
+            )
+    if Parameter.VAR_KEYWORD not in kinds:
+        parameters.append(Parameter("kwargs", Parameter.VAR_KEYWORD))
+    return inspect.Signature(parameters, __validate_parameters__=False)
+
+
+def _chain(fun: Any) -> Iterator[Any]:
+    """A function, what it wraps, and so on."""
+    while fun is not None:
+        yield fun
+        fun = getattr(fun, "__wrapped__", None)
+
+
 def signature_of(opened: Opened) -> inspect.Signature:
     """The signature of an opened function's core; any arguments if it tells none."""
     try:
         if opened.core is not call_object:
-            return inspect.signature(opened.core)
+            signature = _own_signature(opened.core)
+            if any(map(_jax.maps_by_position, _chain(opened.core))):
+                return _by_spelling(signature)
+            return signature
         signature = inspect.signature(opened.values[0][0])
     except (ValueError, TypeError):
         return _ANY

@@ -155,13 +155,20 @@ def compares_by_identity(value: Any) -> bool:
     return kind.__weakrefoffset__ != 0
 
 
+def identity_in(value: Any) -> Any:
+    """What of `value` is compared by identity: it, or whose method it is, or `None`."""
+    if type(value) is types.MethodType:
+        value = value.__self__
+    return value if compares_by_identity(value) else None
+
+
 def held_weakly(value: Any) -> Callable[[], Any]:
     """`value` behind a call, without keeping it alive if it is compared by identity."""
-    if type(value) is types.MethodType and compares_by_identity(value.__self__):
+    if identity_in(value) is None:
+        return lambda: value
+    if type(value) is types.MethodType:
         return weakref.WeakMethod(value)
-    if compares_by_identity(value):
-        return weakref.ref(value)
-    return lambda: value
+    return weakref.ref(value)
 
 
 def tree_key(treedef: Any) -> Hashable:

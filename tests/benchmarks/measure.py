@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 def calibrated(call: Callable[[], object], seconds: float) -> int:
     """How often to call a function for a sample that takes about `seconds`."""
+    call()  # the first call traces and compiles
     number = 1
     while True:
         start = time.perf_counter()

@@ -100,25 +100,20 @@ def path_of(parameters: Parameters, keys: Sequence[Any]) -> str:
 
 def _keyword_path(parameters: Parameters, parameter: Parameter, name: str) -> str:
     """The path of one of `**kwargs`: its name, unless a parameter bears it too."""
-    others = (
-        p.name
-        for p in parameters.items
-        if p is not parameter and p.default is not ABSENT
-    )
+    others = (p.name for p in parameters.items if p is not parameter)
     return f"**{parameter.name}[{name!r}]" if name in others else name
 
 
-def named(parameters: Parameters, values: Sequence[Any]) -> dict[str, Any]:
-    """The value of each parameter by name; those of `**kwargs` by their own names."""
-    result: dict[str, Any] = {}
+def named(
+    parameters: Parameters, values: Sequence[Any]
+) -> Iterator[tuple[str, str, Any]]:
+    """The name, the path and the value of each parameter; each of `**kwargs` apart."""
     for parameter, value in zip(parameters.items, values, strict=True):
-        if parameter.kind is not Parameter.VAR_KEYWORD:
-            if value is not ABSENT:
-                result[parameter.name] = value
-            continue
-        for name, item in value.items():
-            result[_keyword_path(parameters, parameter, name)] = item
-    return result
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            for name, item in value.items():
+                yield name, _keyword_path(parameters, parameter, name), item
+        elif value is not ABSENT:
+            yield parameter.name, parameter.name, value
 
 
 @final
@@ -208,7 +203,7 @@ class BoundCall:
                 expected=self.fun_name,
                 given=other.fun_name,
             )
-        yield from differences(self.by_name, other.by_name)
+        yield from differences(self.by_path, other.by_path)
         ours, theirs = set(self.donated), set(other.donated)
         shared = set(self.dynamic_paths) & set(other.dynamic_paths)
         for path in self.dynamic_paths:
@@ -232,10 +227,15 @@ class BoundCall:
                 )
 
     @property
-    def by_name(self) -> dict[str, Any]:
-        """The value of each parameter by its path; abstract values as leaves."""
+    def named(self) -> Iterator[tuple[str, str, Any]]:
+        """Each parameter's name, path and value; abstract values as leaves."""
         values = self.partition.values(self.avals, self.statics)
         return named(self.partition.parameters, values)
+
+    @property
+    def by_path(self) -> dict[str, Any]:
+        """The value of each parameter by its path; abstract values as leaves."""
+        return {path: value for _, path, value in self.named}
 
     @cached_property
     def program_key(self) -> Hashable:
@@ -298,7 +298,8 @@ def bind(
     for path, leaf, is_input in zip(paths, leaves, mask, strict=True):
         if not is_input:
             check_static(leaf, path, name, is_leaf=True)
-    check_structure(named(parameters, values).items(), name)
+    roots = ((path, value) for _, path, value in named(parameters, values))
+    check_structure(roots, name)
     inputs = list(compress(leaves, mask))
     avals: list[Aval] = []
     for path, leaf in zip(compress(paths, mask), inputs, strict=True):

@@ -27,6 +27,7 @@ DonateWord = Literal["all", "all-except-first", "warn", "warn-except-first", "no
 Donate = DonateWord | str | Iterable[str]
 UnusedDonation = Literal["ignore", "warn", "error"]
 
+_BY_POSITION = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _WORDS = ("all", "all-except-first", "warn", "warn-except-first", "none")
 
 
@@ -46,13 +47,24 @@ class Donation:
         return self.function or self.first or self.rest or bool(self.names)
 
     def check_names(self, binder: Binder) -> None:
-        """Refuse the name of a parameter that the function does not have."""
-        parameters = binder.parameters.items
-        if any(p.kind is Parameter.VAR_KEYWORD for p in parameters):
-            return
-        known = [p.name for p in parameters]
+        """Refuse the name of a parameter that no call can donate."""
+        known = binder.parameters.names()
+        filled = [
+            parameter.name
+            for parameter, (_, owner) in zip(
+                binder.parameters.items, binder.opened.values, strict=False
+            )
+            if owner is Owner.PARTIAL and parameter.kind in _BY_POSITION
+        ]
         for name in self.names:
-            if name not in known:
+            if name in filled:
+                raise OptionError(
+                    f"`{binder.fun_name}`: `donate` names {name!r}, which is filled by "
+                    "a functools.partial: what it holds is never donated.\n"
+                    "Pass the value in each call, or use a `jax.tree_util.Partial`.",
+                    option="donate",
+                )
+            if known is not None and name not in known:
                 near = difflib.get_close_matches(name, known, 1)
                 hint = f" Did you mean {near[0]!r}?" if near else ""
                 raise OptionError(
@@ -67,11 +79,7 @@ class Donation:
         """Whether each leaf of the parameters' values is donated, if it is an array."""
         if not self.any:
             return [False] * len(jtu.tree_leaves(values))
-        positional = (
-            Parameter.POSITIONAL_ONLY,
-            Parameter.POSITIONAL_OR_KEYWORD,
-            Parameter.VAR_POSITIONAL,
-        )
+        positional = (*_BY_POSITION, Parameter.VAR_POSITIONAL)
         opened = binder.opened
         owners: list[Owner] = [
             o for _, o in (*opened.values, *opened.keywords.values())

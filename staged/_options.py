@@ -19,7 +19,7 @@ from . import _jax
 from ._call import BoundCall, Predicate
 from ._donation import Donation, parse_donation
 from ._errors import CompilerOptionError, OptionError
-from ._signature import Binder, Parameter
+from ._signature import Binder
 from ._static import one_level
 
 
@@ -69,12 +69,9 @@ class Options:
     def check_names(self, binder: Binder) -> None:
         """Refuse names that are no parameters of the function."""
         self.donation.check_names(binder)
-        items = binder.parameters.items
-        if any(p.kind is Parameter.VAR_KEYWORD for p in items):
-            return
-        known = [p.name for p in items]
+        known = binder.parameters.names()
         for name in self.in_shardings:
-            if name not in known:
+            if known is not None and name not in known:
                 raise OptionError(
                     f"`{binder.fun_name}`: `in_shardings` names {name!r}, which is no "
                     f"parameter of it.\n  expected one of {known}.",
@@ -88,10 +85,10 @@ class Options:
         mask = call.partition.mask
         is_input = iter(mask)
         found: list[Any] = []
-        for name, tree in call.by_name.items():
+        for name, path, tree in call.named:
             prefix = self.in_shardings.get(name)
             misfit = _Misfit(call.fun_name, "in_shardings", "argument")
-            found.extend(_broadcast(prefix, tree, name, is_input, misfit))
+            found.extend(_broadcast(prefix, tree, path, is_input, misfit))
         return tuple(compress(found, mask))
 
     def check_backend(self, fun_name: str) -> None:

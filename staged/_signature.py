@@ -184,23 +184,28 @@ def _hands_on(own: inspect.Signature, inner: inspect.Signature) -> bool:
     kinds = [p.kind for p in own.parameters.values()]
     if Parameter.VAR_POSITIONAL not in kinds or Parameter.VAR_KEYWORD not in kinds:
         return False
-    theirs = list(inner.parameters.values())
-    for index, parameter in enumerate(own.parameters.values()):
-        if parameter.kind is Parameter.VAR_POSITIONAL:
-            return True
-        if index >= len(theirs) or not _alike(parameter, theirs[index]):
-            return False
-    return False
+    before = kinds.index(Parameter.VAR_POSITIONAL)
+    theirs = dict(enumerate(inner.parameters.values()))
+    return all(
+        _alike(mine, theirs.get(i) if i < before else inner.parameters.get(mine.name))
+        for i, mine in enumerate(own.parameters.values())
+        if mine.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    )
 
 
-def _alike(one: inspect.Parameter, other: inspect.Parameter) -> bool:
-    if one.kind is not Parameter.POSITIONAL_ONLY and one.name != other.name:
+def _alike(mine: inspect.Parameter, other: inspect.Parameter | None) -> bool:
+    if other is None or mine.kind > other.kind:
         return False
-    return one.default is other.default or _same_static(one.default, other.default)
+    if mine.kind is not Parameter.POSITIONAL_ONLY and mine.name != other.name:
+        return False
+    return mine.default is other.default or _same_static(mine.default, other.default)
 
 
 def _by_spelling(signature: inspect.Signature) -> inspect.Signature:
-    """The signature of a function to which a keyword means another thing."""
+    """The signature of a function to which a keyword means another thing.
+
+    Each parameter may be left out, and given by name as one of `**kwargs`.
+    """
     parameters = list(signature.parameters.values())
     kinds = [p.kind for p in parameters]
     for index, parameter in enumerate(parameters):
@@ -211,8 +216,15 @@ def _by_spelling(signature: inspect.Signature) -> inspect.Signature:
                 default=ABSENT if default is Parameter.empty else default,
             )
     if Parameter.VAR_KEYWORD not in kinds:
-        parameters.append(Parameter("kwargs", Parameter.VAR_KEYWORD))
+        name = _unused("kwargs", signature)
+        parameters.append(Parameter(name, Parameter.VAR_KEYWORD, annotation=ABSENT))
     return inspect.Signature(parameters, __validate_parameters__=False)
+
+
+def _unused(name: str, signature: inspect.Signature) -> str:
+    while name in signature.parameters:
+        name = f"{name}_"
+    return name
 
 
 def _chain(fun: Any) -> Iterator[Any]:
@@ -233,10 +245,7 @@ def signature_of(opened: Opened) -> inspect.Signature:
         signature = inspect.signature(opened.values[0][0])
     except (ValueError, TypeError):
         return _ANY
-    name = "self"
-    while name in signature.parameters:
-        name = f"{name}_"
-    first = Parameter(name, Parameter.POSITIONAL_ONLY)
+    first = Parameter(_unused("self", signature), Parameter.POSITIONAL_ONLY)
     return signature.replace(parameters=[first, *signature.parameters.values()])
 
 
@@ -246,6 +255,13 @@ class Parameters:
 
     items: tuple[inspect.Parameter, ...]
     defaults: tuple[Any, ...]
+
+    def names(self) -> list[str] | None:
+        """The names that an option may use; `None` if calls may bring any name."""
+        any_name = [p for p in self.items if p.kind is Parameter.VAR_KEYWORD]
+        if any(p.annotation is not ABSENT for p in any_name):
+            return None
+        return [p.name for p in self.items if p not in any_name]
 
     def is_default(self, index: int, value: Any) -> bool:
         """Whether a parameter's value is its default, or strictly equal to it."""

@@ -109,7 +109,7 @@ def code_roots(staging: Staging, call: BoundCall) -> Iterator[tuple[str, Any]]:
     """Where a search for what a call's function closes over begins."""
     yield staging.binder.fun_name, staging.opened.core
     yield from call.static.items()
-    pending: list[tuple[str, Any]] = list(call.by_name.items())
+    pending: list[tuple[str, Any]] = list(call.by_path.items())
     while pending:
         path, node = pending.pop()
         children, treedef = one_level(node)

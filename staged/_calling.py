@@ -101,8 +101,7 @@ class Caller:
     """How one executable is called.
 
     `dispatch` takes the values of the parameters where `inputs.as_they_are`, else the
-    inputs; `dispatch_flat` takes the inputs and gives the results' arrays, unpacked by
-    nobody. `plain` is the number of positional arguments that are the values already,
+    inputs. `plain` is the number of positional arguments that are the values already,
     or -1; `wanted` is where the executable wants its inputs. `reads_random` says that
     the program was made with the settings of random numbers, which JAX's dispatch does
     not look at.
@@ -112,8 +111,6 @@ class Caller:
     call: BoundCall
     inputs: Inputs
     dispatch: Callable[..., Any]
-    dispatch_flat: Callable[..., Any]
-    out_tree: Any
     plain: int
     direct: bool
     wanted: tuple[Any, ...]
@@ -357,8 +354,6 @@ def make_caller(
         call=call,
         inputs=inputs,
         dispatch=_jax.dispatcher(name, miss_of_values if direct else miss),
-        dispatch_flat=_jax.dispatcher(name, _jax.with_flat_output(miss)),
-        out_tree=_jax.out_tree(compiled),
         plain=staging.binder.plain,
         direct=direct,
         wanted=wanted,

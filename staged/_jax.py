@@ -109,26 +109,6 @@ def jit_miss(jitted: Any) -> Miss:
     return jitted._cache_miss
 
 
-def with_flat_output(miss: Miss) -> Miss:
-    """The same with a tuple of the arrays in the result as its result."""
-
-    def flat(*leaves: Any) -> tuple[Any, Any, Any]:
-        outputs, fast, flag = miss(*leaves)
-        arrays = tuple(_any_tree.tree_leaves(outputs))
-        if fast is not None:
-            tree = _any_tree.dispatch_registry.flatten((0,) * len(arrays))[1]
-            fast = fast._replace(out_pytree_def=tree)
-        return arrays, fast, flag
-
-    return flat
-
-
-def out_tree(compiled: jax.stages.Compiled) -> Any:
-    """The structure of an executable's result."""
-    raw: Any = compiled
-    return raw.out_tree
-
-
 def compiled_miss(compiled: jax.stages.Compiled) -> Miss:
     """The same for an executable: a fast path, unless it calls back to Python."""
     raw: Any = compiled
@@ -162,10 +142,7 @@ _TRANSFORMATIONS = {
 
 
 def _closed_over(fun: Any) -> dict[str, Any]:
-    code, cells = getattr(fun, "__code__", None), getattr(fun, "__closure__", None)
-    if code is None or not cells:
-        return {}
-    names = zip(code.co_freevars, cells, strict=True)
+    names = zip(fun.__code__.co_freevars, fun.__closure__, strict=True)
     return {name: cell.cell_contents for name, cell in names}
 
 

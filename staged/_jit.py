@@ -38,7 +38,7 @@ from ._errors import OptionError, StagedError
 from ._guards import closed_over_tracers, reaches_tracer
 from ._options import UNSPECIFIED, Options, parse_options, refused_by_xla, resolved
 from ._output import PACKED, unpack
-from ._programs import Program, Programs, Table, make_program, programs_for
+from ._programs import Program, Programs, make_program, programs_for
 from ._reprs import static_text
 from ._signature import Form, call_object, function_parts
 from ._stages import Lowered, Traced, make_traced
@@ -88,7 +88,7 @@ class _Entry:
             program = table.of_arrays.get(tuple(map(type, args)))
         if program is None:
             found = self.programs.find(table, values)
-            program, inputs = found or self._first(table, args, kwargs)
+            program, inputs = found or self._first(args, kwargs)
         if self.reshards and program.shardings is not None:
             name = self._name
             targets = [resolved(target, name) for target in program.shardings]
@@ -114,7 +114,7 @@ class _Entry:
                 raise
 
     def _first(
-        self, table: Table, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Program, Sequence[Any]]:
         """The program of a call that is not known yet, and its inputs."""
         call, inputs = self.staging.bind(args, kwargs)
@@ -122,9 +122,7 @@ class _Entry:
             if isinstance(leaf, jax.ShapeDtypeStruct):
                 raise abstract_argument(self._name, path, leaf)
         program = self._program(call)
-        if (table.prng_impl, table.seed_offset) == call.context.random():
-            values = self.staging.binder.bind(args, kwargs)
-            self.programs.remember(call, table, values)
+        self.programs.remember(call, self.staging.binder.bind(args, kwargs))
         return program, inputs
 
     def _program(self, call: BoundCall) -> Program:

@@ -260,7 +260,7 @@ class Programs:
         self._predicate = None if predicate in _BY_TYPE else predicate
         self._by_key: dict[Hashable, _Kept] = {}
         self._tables: dict[tuple[str, int], Table] = {}
-        self._table = Table(*_jax.random_settings())
+        self._table = self._at(_jax.random_settings())
 
     def table(self) -> Table:
         """The programs that are known under the settings in force here and now."""
@@ -271,11 +271,13 @@ class Programs:
         ):
             return table
         settings = _jax.random_settings()
-        if len(self._tables) >= TABLES:
+        if settings not in self._tables and len(self._tables) >= TABLES:
             self.clear()
-        table = self._tables.setdefault(settings, Table(*settings))
-        self._table = table
+        table = self._table = self._at(settings)
         return table
+
+    def _at(self, settings: tuple[str, int]) -> Table:
+        return self._tables.setdefault(settings, Table(*settings))
 
     def find(
         self, table: Table, values: tuple[Any, ...]
@@ -326,11 +328,12 @@ class Programs:
         guards = [weakref.ref(w, gone) for w in watched if w is not None]
         return self._by_key.setdefault(key, _Kept(program, guards)).program
 
-    def remember(self, call: BoundCall, table: Table, values: tuple[Any, ...]) -> None:
+    def remember(self, call: BoundCall, values: tuple[Any, ...]) -> None:
         """Let `find` know a program that is kept by the values of a call."""
         kept = self._by_key.get(_key(call))
         if kept is None:
             return
+        table = self._at(call.context.random())
         leaves, treedef = _jax.flatten(values)
         mask = call.partition.mask
         flat = len(leaves) == len(values) and all(map(operator.is_, leaves, values))
@@ -345,7 +348,7 @@ class Programs:
         types = self._types(leaves)
         front = structure.fronts.setdefault(types, _Front(mask, static, plain))
         key = front.key(leaves)
-        if key not in front.programs:
+        if key not in front.programs:  # else JAX takes two equal structures for others
             front.programs[key] = kept.program
             kept.places.append(partial(table.forget, structure, types, front, key))
 
@@ -362,7 +365,7 @@ class Programs:
         """Forget every program."""
         self._by_key.clear()
         self._tables.clear()
-        self._table = Table(*_jax.random_settings())
+        self._table = self._at(_jax.random_settings())
 
     def __len__(self) -> int:
         return len(self._by_key)

@@ -109,7 +109,7 @@ class _Entry:
         """Run a function line by line, so that `jax.debug_nans` tells which it is."""
         try:
             program.flat(*inputs)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             if not blames_buffer(error):  # else what was donated is gone
                 raise
 

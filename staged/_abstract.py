@@ -10,9 +10,11 @@ from typing import Any, cast, final
 import attrs
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import export
 
 from . import _jax
-from ._errors import checked
+from ._errors import OptionError, checked
 
 
 @final
@@ -174,7 +176,8 @@ def abstract(
 
     **Returns:** a `jax.ShapeDtypeStruct`.
 
-    **Raises:** `TypeError` if JAX has no such dtype.
+    **Raises:** [`staged.OptionError`][] if `shape` is no tuple of sizes; `TypeError` if
+    JAX has no such dtype.
 
     ```python
     import jax, jax.numpy as jnp, staged
@@ -182,4 +185,17 @@ def abstract(
     traced = staged.jit(jnp.sin).trace(staged.abstract((3,), jnp.float32))
     ```
     """
+    given: Any = shape
+    if not isinstance(given, (tuple, list)) or not all(map(_is_size, shape)):
+        raise OptionError(
+            f"`staged.abstract` takes a tuple of sizes as `shape`, given {given!r}.",
+            option="shape",
+        )
     return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding, weak_type=weak_type)
+
+
+def _is_size(item: Any) -> bool:
+    if export.is_symbolic_dim(item):
+        return True
+    is_integer = isinstance(item, (int, np.integer)) and not isinstance(item, bool)
+    return is_integer and item >= 0

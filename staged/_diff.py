@@ -56,12 +56,12 @@ class Difference:
     def __str__(self) -> str:
         what = f"`{self.path}`" if self.path else "the function"
         expected, given = _text(self.kind, self.expected), _text(self.kind, self.given)
-        if expected == given:  # two functions of one name, say
-            expected, given = shown(self.expected), shown(self.given)
         kind = self.kind
-        if kind == "function" and expected == given:
+        if expected == given and kind == "function":
             given = "another function of that name"
-        elif kind == "static value" and self._by_identity():
+        elif expected == given:  # two functions of one name as values, say
+            expected, given = shown(self.expected), shown(self.given)
+        if kind == "static value" and self._by_identity():
             kind += ", compared by identity: pass the same object"
         return f"{what}: compiled for {expected}, given {given} ({kind})"
 

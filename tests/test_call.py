@@ -454,6 +454,15 @@ def test_functions_of_one_name_are_told_apart_in_a_difference():
     ]
 
 
+def test_two_functions_of_one_name_are_others():
+    """Where the names of the two functions are all that is known, it says so."""
+    records = [staged.jit(fun).trace(X).call for fun in (lambda x: x, lambda x: x + 1)]
+    assert texts(*records) == [
+        "the function: compiled for <lambda>, given another function of that name "
+        "(function)"
+    ]
+
+
 def test_abstract_arguments_make_the_record_of_arrays():
     """A shape and dtype stand for an uncommitted array, also for a key."""
     key = jax.random.key(0)

@@ -631,6 +631,16 @@ def test_an_array_given_twice_is_named(kind, donate):
 
 
 @pytest.mark.parametrize("kind", ["jitted", "compiled"])
+def test_an_array_given_twice_beside_one_of_numpy(kind):
+    """Arrays of NumPy have no buffer to donate, and are no reason to fail."""
+    call = _both(three_positional, np.ones(3, "f4"), ones(), ones(), donate="all")[kind]
+    x = ones()
+    with pytest.raises(staged.DonationError) as info:
+        call(np.ones(3, "f4"), x, x)
+    assert info.value.paths == ("y", "z")
+
+
+@pytest.mark.parametrize("kind", ["jitted", "compiled"])
 def test_two_views_of_one_buffer_are_named(kind):
     """Two arrays that share a buffer of which one is donated are refused alike."""
     call = _both(three_positional, ones(), ones(), ones(), donate="x")[kind]

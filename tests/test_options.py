@@ -90,6 +90,22 @@ def test_options_of_jax_that_make_no_sense_here(option, advice):
             "device",
             "`jit` takes `device` or `backend`, not both.",
         ),
+        (
+            {"keep_unused": 1},
+            "keep_unused",
+            "`jit(keep_unused=...)` must be True or False, given 1.",
+        ),
+        (
+            {"inline": None},
+            "inline",
+            "`jit(inline=...)` must be True or False, given None.",
+        ),
+        (
+            {"out_shardings": {"y": 3}},
+            "out_shardings",
+            "`jit(out_shardings=...)` must be a sharding, or a prefix of the result's "
+            "tree with shardings as leaves, given 3.",
+        ),
     ],
 )
 def test_wrong_options(options, option, message):
@@ -199,6 +215,15 @@ def test_other_errors_of_xla_are_not_blamed_on_options():
     good = {"xla_embed_ir_in_executable": True}
     with pytest.raises(Exception, match="While running") as caught:
         jax.block_until_ready(staged.jit(calls, compiler_options=good)(X))
+    assert not isinstance(caught.value, staged.StagedError)
+
+
+def test_what_xla_cannot_compile_raises_its_error():
+    """An error of XLA's that has no option to blame is passed on as it is."""
+    target = jax.ffi.ffi_call("no_such_target", jax.ShapeDtypeStruct((3,), jnp.float32))
+    lowered = staged.jit(lambda x: target(x)).lower(X)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no_such_target") as caught:
+        lowered.compile(compiler_options={"xla_embed_ir_in_executable": True})
     assert not isinstance(caught.value, staged.StagedError)
 
 

@@ -477,3 +477,219 @@ def test_the_default_of_a_numpy_type():
     jitted = staged.jit(lambda x, n=TWO: x * n)
     assert jitted(X).tolist() == [0, 2, 4]
     assert list(jitted.trace(X, np.float32(3)).call.dynamic) == ["x", "n"]
+
+
+def times(x, n=2):
+    """Multiply a matrix."""
+    return x / jnp.sum(x) * n
+
+
+MATRIX = jnp.arange(1.0, 7.0).reshape(2, 3)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["plain", "jitted"])
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((MATRIX,), {}),
+        ((), {"x": MATRIX}),
+        ((MATRIX,), {"n": jnp.arange(3.0)}),
+        ((), {"n": jnp.arange(2.0), "x": MATRIX}),
+    ],
+)
+def test_a_keyword_of_a_mapped_function_keeps_its_meaning(wrap, args, kwargs):
+    """`jax.vmap` maps keywords over their first axis, whatever `in_axes` says."""
+    fun = wrap(jax.vmap(times, in_axes=1))
+    expected = fun(*args, **kwargs)
+    jitted = staged.jit(fun)
+    traced = jitted.trace(*args, **kwargs)
+    compiled = traced.lower().compile()
+    for call in (jitted, compiled):
+        np.testing.assert_allclose(call(*args, **kwargs), expected, rtol=1e-6)
+    assert jitted.eval_shape(*args, **kwargs).shape == expected.shape
+    assert jitted.trace(*args, **kwargs).call == traced.call
+
+
+def test_another_spelling_of_a_mapped_function_is_another_call():
+    """So a compiled one refuses the spelling that it was not made for."""
+    jitted = staged.jit(jax.vmap(times, in_axes=1), donate="x")
+    by_position, by_name = jitted.trace(MATRIX), jitted.trace(x=MATRIX)
+    assert by_position.call != by_name.call
+    assert by_position.call.donated == ("x",)
+    assert by_name.call.donated == ("**kwargs['x']",)
+    assert [str(d) for d in by_position.call.diff(by_name.call)] == [
+        "`x`: compiled for float32[2,3], given nothing (structure)",
+        "`**kwargs['x']`: compiled for nothing, given float32[2,3] (structure)",
+    ]
+    compiled = by_name.lower().compile()
+    with pytest.raises(staged.CallMismatchError) as caught:
+        compiled(MATRIX)
+    assert str(caught.value) == (
+        "`times`: the call is not the one that it was compiled for.\n"
+        "  `**kwargs['x']`: compiled for float32[2,3], given nothing (structure)\n"
+        "  `x`: compiled for nothing, given float32[2,3] (structure)\n"
+        "Call it as it was traced, stage it anew for this call, or call the jitted "
+        "function, which compiles whatever it is called with."
+    )
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (
+            {"donate": "y"},
+            "`times`: `donate` names 'y', which is no parameter of it.\n"
+            "  expected one of ['x', 'n'], or one of Equinox's words: 'all', "
+            "'all-except-first', 'warn', 'warn-except-first', 'none'.",
+        ),
+        (
+            {"in_shardings": {"y": None}},
+            "`times`: `in_shardings` names 'y', which is no parameter of it.\n"
+            "  expected one of ['x', 'n'].",
+        ),
+    ],
+)
+def test_options_of_a_mapped_function_name_its_parameters(option, message):
+    """The names are those of the function that is mapped, and no others."""
+    with pytest.raises(staged.OptionError) as caught:
+        staged.jit(jax.vmap(times, in_axes=1), **option)
+    assert str(caught.value) == message
+
+
+def test_shardings_of_a_keyword_of_a_mapped_function(devices):
+    """A name in `in_shardings` means the argument, however it is spelled."""
+    there = jax.sharding.SingleDeviceSharding(devices[1])
+    jitted = staged.jit(jax.vmap(times, in_axes=1), in_shardings={"x": there})
+    by_position = jitted.trace(MATRIX).lower().compile().input_shardings
+    by_name = jitted.trace(x=MATRIX).lower().compile().input_shardings
+    assert (by_position, by_name) == (((there,), {}), ((), {"x": there}))
+
+
+def test_a_mapped_function_with_keywords_of_its_own():
+    """`**kwargs` stays what it is, and a parameter may have that name too."""
+    fun = jax.vmap(lambda x, **others: x * others["y"], in_axes=1)
+    jitted = staged.jit(fun, donate="anything")
+    expected = fun(MATRIX, y=jnp.arange(3.0))
+    np.testing.assert_array_equal(jitted(MATRIX, y=jnp.arange(3.0)), expected)
+    named = jax.vmap(lambda x, kwargs: x * kwargs, in_axes=(1, None))
+    record = staged.jit(named).trace(MATRIX, 2.0).call
+    assert (*record.dynamic, *record.static) == ("x", "kwargs")
+
+
+@pytest.mark.parametrize("in_axes", [0, (0, 0), [0, 0]])
+def test_a_function_that_is_mapped_over_first_axes_takes_every_spelling(in_axes):
+    """There a keyword means what the position means, so that the calls are equal."""
+    jitted = staged.jit(jax.vmap(scale, in_axes=in_axes))
+    assert jitted.trace(X, X).call == jitted.trace(n=X, x=X).call
+
+
+def other_default(fun):
+    """A decorator that changes a default."""
+
+    @functools.wraps(fun)
+    def wrapped(x, n=3):
+        return fun(x, n)
+
+    return wrapped
+
+
+def same_default(fun):
+    """A decorator that names a parameter and hands on the others."""
+
+    @functools.wraps(fun)
+    def wrapped(x, *args, **kwargs):
+        return fun(x, *args, **kwargs)
+
+    return wrapped
+
+
+def one_more(fun):
+    """A decorator that takes one argument more."""
+
+    @functools.wraps(fun)
+    def wrapped(*args, by=1, **kwargs):
+        return fun(*args, **kwargs) * by
+
+    return wrapped
+
+
+def one_fewer(fun):
+    """A decorator that gives an argument by itself."""
+
+    @functools.wraps(fun)
+    def wrapped(x):
+        return fun(x, 5)
+
+    return wrapped
+
+
+def renamed(fun):
+    """A decorator that has another name for the first parameter."""
+
+    @functools.wraps(fun)
+    def wrapped(y, *args, **kwargs):
+        return fun(y, *args, **kwargs)
+
+    return wrapped
+
+
+def hands_on(fun):
+    """A decorator that hands on whatever it is given."""
+
+    @functools.wraps(fun)
+    def wrapped(*args, **kwargs):
+        return fun(*args, **kwargs)
+
+    return wrapped
+
+
+def own_keyword(fun):
+    """A decorator that has a parameter of the function by keyword alone."""
+
+    @functools.wraps(fun)
+    def wrapped(*args, n=4, **kwargs):
+        return fun(*args, n=n, **kwargs)
+
+    return wrapped
+
+
+def too_many(fun):
+    """A decorator with more positions than the function has."""
+
+    @functools.wraps(fun)
+    def wrapped(a, b, c, /, *args, **kwargs):
+        return fun(a + b + c, *args, **kwargs)
+
+    return wrapped
+
+
+@pytest.mark.parametrize(
+    ("decorator", "args", "kwargs", "names"),
+    [
+        (other_default, (X,), {}, ["x", "n"]),
+        (same_default, (X,), {}, ["x", "n"]),
+        (hands_on, (X,), {}, ["x", "n"]),
+        (hands_on, (), {"n": 4, "x": X}, ["x", "n"]),
+        (one_more, (X,), {"by": 7}, ["args[0]", "by"]),
+        (one_more, (X, 3), {}, ["args[0]", "args[1]", "by"]),
+        (one_fewer, (X,), {}, ["x"]),
+        (renamed, (), {"y": X}, ["y"]),
+        (own_keyword, (X,), {}, ["args[0]", "n"]),
+        (too_many, (X, X, X), {}, ["a", "b", "c"]),
+        (functools.cache, (3,), {}, ["x", "n"]),
+    ],
+)
+def test_a_decorator_has_a_signature_of_its_own(decorator, args, kwargs, names):
+    """It is not that of the function inside where a call would mean another thing."""
+
+    def fun(x, n=2):
+        return x * jnp.float32(n)
+
+    decorated = decorator(fun)
+    expected = decorated(*args, **kwargs)
+    jitted = staged.jit(decorated)
+    compiled = jitted.trace(*args, **kwargs).lower().compile()
+    for call in (jitted, compiled):
+        np.testing.assert_array_equal(call(*args, **kwargs), expected)
+    record = compiled.call
+    assert sorted((*record.dynamic, *record.static)) == sorted(names)

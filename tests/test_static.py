@@ -2,12 +2,17 @@
 
 import collections
 import dataclasses
+import datetime
+import decimal
 import enum
 import functools
 import gc
+import pathlib
 import types
 import weakref
+from collections.abc import Mapping
 
+import attrs
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -604,3 +609,142 @@ def test_a_numpy_scalar_with_objects_inside():
             JITTED(X, one)
     else:
         assert JITTED.trace(X, one).call == JITTED.trace(X, same).call
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """A frozen dataclass with a generated `==`, for which `1` is `True`."""
+
+    n: object
+
+
+@attrs.frozen
+class AttrsConfig:
+    """The same of attrs."""
+
+    n: object
+
+
+@dataclasses.dataclass(frozen=True)
+class Trusting:
+    """A dataclass with an `==` of its own, which is believed."""
+
+    n: int
+
+    def __eq__(self, other):
+        return isinstance(other, Trusting) and self.n % 10 == other.n % 10
+
+    def __hash__(self):
+        return self.n % 10
+
+
+class Percent(float):
+    """A float of another type."""
+
+
+class Phase(complex):
+    """A complex number of another type."""
+
+
+@pytest.mark.parametrize(
+    ("value", "same", "other"),
+    [
+        (Config(1), Config(1), Config(True)),
+        (Config(0.0), Config(0.0), Config(-0.0)),
+        (Config((1, NAN)), Config((1, fresh_nan())), Config((1.0, NAN))),
+        (AttrsConfig(1), AttrsConfig(1), AttrsConfig(1.0)),
+        (AttrsConfig(Config(1)), AttrsConfig(Config(1)), AttrsConfig(Config(True))),
+        (Trusting(1), Trusting(11), Trusting(2)),
+        (Percent(0.0), Percent(0.0), Percent(-0.0)),
+        (Percent(NAN), Percent(fresh_nan()), NAN),
+        (Phase(0j), Phase(0j), Phase(complex(0.0, -0.0))),
+        (decimal.Decimal("1.0"), decimal.Decimal("1.0"), decimal.Decimal("1.00")),
+        (range(0, 3, 2), range(0, 3, 2), range(0, 4, 2)),
+        (
+            datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC),
+            datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC),
+            datetime.datetime(2020, 1, 1, 1, tzinfo=datetime.UTC),
+        ),
+        (pathlib.PurePosixPath("a"), pathlib.PurePosixPath("a"), "a"),
+    ],
+    ids=repr,
+)
+def test_values_that_only_look_equal(value, same, other):
+    """What is equal to Python but computes otherwise is another value, in any field."""
+    first = JITTED.trace(X, value).call
+    assert first == JITTED.trace(X, same).call
+    assert first != JITTED.trace(X, other).call
+    assert first.diff(JITTED.trace(X, same).call) == ()
+    assert [d.path for d in first.diff(JITTED.trace(X, other).call)] == ["thing"]
+    compiled = JITTED.trace(X, value).lower().compile()
+    np.testing.assert_array_equal(compiled(X, same), JITTED(X, same))
+    with pytest.raises(staged.CallMismatchError):
+        compiled(X, other)
+
+
+class Slots:
+    """An object with a private attribute in a slot."""
+
+    __slots__ = ("__hidden",)
+
+    def __init__(self, value):
+        self.__hidden = value
+
+    def __repr__(self):
+        return "Slots()"
+
+
+class Unprintable:
+    """An object whose `repr` fails."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __repr__(self):
+        raise RuntimeError("no text")
+
+
+class Readonly(Mapping):
+    """A mapping of its own kind, compared by identity."""
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    def __init__(self, data):
+        self.data = data
+
+    def __getitem__(self, key):
+        return self.data[key]
+
+    def __iter__(self):
+        return iter(self.data)
+
+    def __len__(self):
+        return len(self.data)
+
+    def __repr__(self):
+        return "Readonly()"
+
+
+@pytest.mark.parametrize(
+    ("thing", "held", "shown"),
+    [
+        (Plain(collections.deque([1, X])), ".value[1]", None),
+        (Plain(types.SimpleNamespace(a=X)), ".value.a", None),
+        (Plain(Config(X)), ".value.n", None),
+        (Readonly({"k": X}), "['k']", None),
+        (Slots(X), ".__hidden", None),
+        (Unprintable(X), ".value", "<Unprintable>"),
+        (Plain({Unprintable(1): X}), ".value[<Unprintable>]", None),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_arrays_that_hide_are_found(thing, held, shown):
+    """However an object holds an array, its path is in the error, and no failure."""
+    with pytest.raises(staged.StaticLeafError) as caught:
+        JITTED(X, thing)
+    text = shown or repr(thing)
+    assert str(caught.value) == (
+        f"`use`: the static value at `thing` holds an array, at `thing{held}`.\n"
+        f"  `thing` is of type `{type(thing).__name__}`, {text}, {HOLDS}"
+    )

@@ -13,6 +13,7 @@ import attrs
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from beartype.roar import BeartypeCallHintViolation
 
@@ -345,6 +346,24 @@ def test_abstract():
     )
     with pytest.raises(TypeError):
         staged.abstract((3,), "no dtype")
+
+
+@pytest.mark.parametrize("shape", [3, "ab", (-1,), (2.0,), (True,), None, ((2,),)])
+def test_an_abstract_value_has_a_shape(shape):
+    """What is no tuple of sizes is refused at once, not by a later trace."""
+    with pytest.raises(staged.OptionError) as caught:
+        staged.abstract(shape, "float32")
+    assert str(caught.value) == (
+        f"`staged.abstract` takes a tuple of sizes as `shape`, given {shape!r}."
+    )
+    assert caught.value.option == "shape"
+
+
+def test_an_abstract_value_has_sizes_of_every_kind():
+    """NumPy's integers and JAX's symbolic sizes are sizes too."""
+    assert staged.abstract((np.int32(3), 0), "float32").shape == (3, 0)
+    (n,) = jax.export.symbolic_shape("n")
+    assert staged.abstract((n, 2), "float32").shape == (n, 2)
 
 
 class Model(eqx.Module):

@@ -198,4 +198,4 @@ def _is_size(item: Any) -> bool:
     if export.is_symbolic_dim(item):
         return True
     is_integer = isinstance(item, (int, np.integer)) and not isinstance(item, bool)
-    return is_integer and item >= 0
+    return is_integer and int(item) >= 0

@@ -29,7 +29,7 @@ def refused(error, call, *args, **kwargs):
 
 def on(device):
     """The sharding of one device."""
-    return jax.sharding.SingleDeviceSharding(device)
+    return jax.device_put(0, device).sharding
 
 
 STATIC = "every leaf that is no array is static already; see `dynamic`"

@@ -558,7 +558,7 @@ def test_options_of_a_mapped_function_name_its_parameters(option, message):
 
 def test_shardings_of_a_keyword_of_a_mapped_function(devices):
     """A name in `in_shardings` means the argument, however it is spelled."""
-    there = jax.sharding.SingleDeviceSharding(devices[1])
+    there = jax.device_put(0, devices[1]).sharding
     jitted = staged.jit(jax.vmap(times, in_axes=1), in_shardings={"x": there})
     by_position = jitted.trace(MATRIX).lower().compile().input_shardings
     by_name = jitted.trace(x=MATRIX).lower().compile().input_shardings

@@ -337,7 +337,7 @@ def test_overloads_of_jit_list_the_options():
 
 def test_abstract():
     """`staged.abstract` is JAX's own abstract value."""
-    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    sharding = jax.device_put(0, jax.devices()[0]).sharding
     struct = staged.abstract((3,), jnp.bfloat16, sharding=sharding, weak_type=False)
     assert struct == jax.ShapeDtypeStruct((3,), jnp.bfloat16, sharding=sharding)
     assert staged.abstract((), "float32", weak_type=True).weak_type

@@ -5,6 +5,7 @@ This module uses `_errors` and `_jax`.
 
 from __future__ import annotations
 
+import operator
 from typing import Any, cast, final
 
 import attrs
@@ -197,5 +198,6 @@ def abstract(
 def _is_size(item: Any) -> bool:
     if export.is_symbolic_dim(item):
         return True
-    is_integer = isinstance(item, (int, np.integer)) and not isinstance(item, bool)
-    return is_integer and int(item) >= 0
+    if isinstance(item, bool) or not isinstance(item, (int, np.integer)):
+        return False
+    return operator.index(cast("int", item)) >= 0

@@ -88,11 +88,9 @@ class _Entry:
             program = table.of_arrays.get(tuple(map(type, args)))
         if program is None:
             found = self.programs.find(table, values)
-            program, inputs = found or self._first(args, kwargs)
+            program, inputs = found or self._first(args, kwargs, values)
         if self.reshards and program.shardings is not None:
-            name = self._name
-            targets = [resolved(target, name) for target in program.shardings]
-            inputs = place(inputs, targets)
+            inputs = place(inputs, self._resolved(program.shardings))
         try:
             out = program.call(*inputs)
         except (StagedError, eqx.EquinoxRuntimeError):
@@ -114,7 +112,7 @@ class _Entry:
                 raise
 
     def _first(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], values: tuple[Any, ...]
     ) -> tuple[Program, Sequence[Any]]:
         """The program of a call that is not known yet, and its inputs."""
         call, inputs = self.staging.bind(args, kwargs)
@@ -122,7 +120,7 @@ class _Entry:
             if isinstance(leaf, jax.ShapeDtypeStruct):
                 raise abstract_argument(self._name, path, leaf)
         program = self._program(call)
-        self.programs.remember(call, self.staging.binder.bind(args, kwargs))
+        self.programs.remember(call, values)
         return program, inputs
 
     def _program(self, call: BoundCall) -> Program:
@@ -162,7 +160,10 @@ class _Entry:
         found = self.staging.options.shardings(call)
         if found is None:
             return (None,) * len(call.avals)
-        return [resolved(target, self._name) for target in found]
+        return self._resolved(found)
+
+    def _resolved(self, shardings: Sequence[Any]) -> Sequence[Any]:
+        return [resolved(target, self._name) for target in shardings]
 
     def trace(self, /, *args: Any, **kwargs: Any) -> Traced[Any, Any]:
         """See `Jitted.trace`."""
